@@ -1,0 +1,202 @@
+//! Connections that break at a chosen moment.
+
+use std::time::Duration;
+
+use everfold_testkit::{Proxy, TestDatabase, eventually};
+use tokio_postgres::Client;
+
+use crate::{LIMIT, MOMENT, connect, count};
+
+struct Story {
+    proxy: Proxy,
+    database: TestDatabase,
+    /// Connected through the proxy.
+    client: Client,
+    /// Connected directly.
+    observer: Client,
+}
+
+impl Story {
+    async fn begin() -> Story {
+        let database = TestDatabase::create().await;
+        let proxy = Proxy::start(database.server().address().unwrap())
+            .await
+            .unwrap();
+        let client = connect(&database.url_at(proxy.address())).await.unwrap();
+        let observer = database.connect().await;
+        observer
+            .batch_execute("CREATE TABLE written (n int)")
+            .await
+            .unwrap();
+        Story {
+            proxy,
+            database,
+            client,
+            observer,
+        }
+    }
+
+    async fn connect_again(&self) -> Result<Client, tokio_postgres::Error> {
+        connect(&self.database.url_at(self.proxy.address())).await
+    }
+
+    async fn written(&self) -> i64 {
+        count(&self.observer, "written").await.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn cut_closes_both_sides_and_new_connections_work() {
+    let story = Story::begin().await;
+    story
+        .client
+        .batch_execute("BEGIN; INSERT INTO written VALUES (1)")
+        .await
+        .unwrap();
+
+    story.proxy.cut().await;
+    assert!(
+        story
+            .client
+            .batch_execute("COMMIT")
+            .await
+            .unwrap_err()
+            .is_closed()
+    );
+    eventually("the server noticed", LIMIT, async || {
+        let statement = "SELECT count(*) FROM pg_stat_activity
+                         WHERE datname = current_database() AND pid <> pg_backend_pid()";
+        story
+            .observer
+            .query_one(statement, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0)
+            == 0
+    })
+    .await;
+    assert_eq!(story.written().await, 0);
+
+    let client = story.connect_again().await.unwrap();
+    client
+        .batch_execute("INSERT INTO written VALUES (2)")
+        .await
+        .unwrap();
+    assert_eq!(story.written().await, 1);
+}
+
+#[tokio::test]
+async fn stall_holds_bytes_back_and_resume_delivers_them() {
+    let story = Story::begin().await;
+    story.proxy.stall();
+    let mut insert = Box::pin(story.client.batch_execute("INSERT INTO written VALUES (1)"));
+    assert!(
+        tokio::time::timeout(MOMENT, &mut insert).await.is_err(),
+        "no answer while stalled"
+    );
+    assert_eq!(story.written().await, 0);
+    let mut connecting = Box::pin(story.connect_again());
+    assert!(tokio::time::timeout(MOMENT, &mut connecting).await.is_err());
+
+    story.proxy.resume();
+    insert.await.unwrap();
+    connecting.await.unwrap();
+    assert_eq!(story.written().await, 1);
+}
+
+#[tokio::test]
+async fn stalled_connection_can_be_cut() {
+    let story = Story::begin().await;
+    story.proxy.stall();
+    let mut query = Box::pin(story.client.simple_query("SELECT 1"));
+    assert!(tokio::time::timeout(MOMENT, &mut query).await.is_err());
+    story.proxy.cut().await;
+    assert!(query.await.is_err());
+}
+
+#[tokio::test]
+async fn refused_connections_leave_current_ones_alone() {
+    let story = Story::begin().await;
+    story.proxy.refuse().await;
+    assert!(story.connect_again().await.is_err());
+    story
+        .client
+        .batch_execute("INSERT INTO written VALUES (1)")
+        .await
+        .unwrap();
+
+    story.proxy.accept().await.unwrap();
+    story.connect_again().await.unwrap();
+    assert_eq!(story.written().await, 1);
+}
+
+#[tokio::test]
+async fn connection_lost_after_commit_has_committed() {
+    let mut story = Story::begin().await;
+    story.proxy.cut_after_client_message(b"COMMIT");
+    let transaction = story.client.transaction().await.unwrap();
+    transaction
+        .execute("INSERT INTO written VALUES (1)", &[])
+        .await
+        .unwrap();
+    assert!(story.proxy.is_waiting_for_message());
+
+    assert!(transaction.commit().await.unwrap_err().is_closed());
+    assert!(!story.proxy.is_waiting_for_message());
+    assert_eq!(story.written().await, 1);
+
+    // Once only: the next commit is left alone.
+    let mut client = story.connect_again().await.unwrap();
+    let transaction = client.transaction().await.unwrap();
+    transaction
+        .execute("INSERT INTO written VALUES (2)", &[])
+        .await
+        .unwrap();
+    transaction.commit().await.unwrap();
+    assert_eq!(story.written().await, 2);
+}
+
+#[tokio::test]
+async fn connection_lost_before_commit_has_not_committed() {
+    let mut story = Story::begin().await;
+    story.proxy.cut_before_client_message(b"COMMIT");
+    let transaction = story.client.transaction().await.unwrap();
+    transaction
+        .execute("INSERT INTO written VALUES (1)", &[])
+        .await
+        .unwrap();
+    assert!(transaction.commit().await.unwrap_err().is_closed());
+    assert_eq!(story.written().await, 0);
+}
+
+#[test]
+fn bytes_flow_while_the_test_blocks_its_thread() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let (database, proxy) = runtime.block_on(async {
+        let database = TestDatabase::create().await;
+        let proxy = Proxy::start(database.server().address().unwrap())
+            .await
+            .unwrap();
+        (database, proxy)
+    });
+    let url = database.url_at(proxy.address());
+    let answer = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let client = tokio::time::timeout(Duration::from_secs(20), connect(&url)).await;
+            client
+                .unwrap()
+                .unwrap()
+                .simple_query("SELECT 1")
+                .await
+                .is_ok()
+        })
+    });
+    assert!(answer.join().unwrap());
+}
