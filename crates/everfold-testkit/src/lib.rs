@@ -32,6 +32,7 @@ mod cluster;
 mod database;
 mod folder;
 mod guard;
+mod messages;
 mod pgbouncer;
 mod port;
 mod proxy;

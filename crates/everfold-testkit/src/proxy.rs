@@ -3,6 +3,7 @@
 //! It has a runtime of its own, so bytes keep flowing while a test blocks its thread, for instance
 //! by waiting for a program that talks through the proxy.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
+use crate::messages::Messages;
 use crate::port::{free_port, loopback};
 
 const PORT_TRIES: usize = 10;
@@ -25,6 +27,9 @@ const PATTERN_BYTES_MAX: usize = 1024;
 
 /// How long the server may take to answer a message whose answer is thrown away.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
+/// The message with which a client takes leave.
+const TERMINATE: &[u8] = b"X\0\0\0\x04";
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
@@ -58,6 +63,8 @@ struct Trap {
 /// The bytes that set off a trap and were not forwarded yet.
 struct Caught {
     bytes: Vec<u8>,
+    /// Where in the bytes the pattern ends.
+    pattern_end: usize,
     forward: bool,
 }
 
@@ -138,9 +145,11 @@ impl Proxy {
     }
 
     /// Waits once for `pattern` in what a client sends, then loses the connection *after* the
-    /// server has done its work: the bytes reach the server, its answer is thrown away when
-    /// complete, and both sides are closed. With `b"COMMIT"` the client cannot know the outcome,
-    /// but the test does: committed.
+    /// server has done its work: the server gets the request that holds the pattern up to its end
+    /// (a query or a sync message) and answers, the answer is thrown away, and both sides are
+    /// closed. With `b"COMMIT"` the client cannot know the outcome, but the test does: committed.
+    ///
+    /// The target has to be a PostgreSQL server itself, the connection unencrypted.
     ///
     /// # Panics
     ///
@@ -211,48 +220,51 @@ async fn serve(shared: Arc<Shared>, mut client: TcpStream) {
         return;
     };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
-    let (client_reader, client_writer) = client.split();
+    let (mut client_reader, client_writer) = client.split();
     let (mut server_reader, mut server_writer) = server.split();
+    let mut messages = Messages::default();
     let caught = tokio::select! {
-        caught = carry_to_server(&shared, client_reader, &mut server_writer) => caught,
+        caught = carry_to_server(&shared, &mut client_reader, &mut server_writer, &mut messages) => caught,
         () = carry_to_client(&shared, &mut server_reader, client_writer) => None,
     };
     // From here on nothing reaches the client any more.
-    if let Some(Caught {
-        bytes,
-        forward: true,
-    }) = caught
-        && server_writer.write_all(&bytes).await.is_ok()
-    {
-        let _ = tokio::time::timeout(ANSWER_LIMIT, discard_answer(&mut server_reader)).await;
+    if let Some(caught) = caught.filter(|caught| caught.forward) {
+        let finish = async {
+            tokio::join!(
+                finish_request(
+                    caught,
+                    &mut client_reader,
+                    &mut server_writer,
+                    &mut messages
+                ),
+                discard_answers(&mut server_reader),
+            )
+        };
+        let _ = tokio::time::timeout(ANSWER_LIMIT, finish).await;
     }
 }
 
 async fn carry_to_server(
     shared: &Shared,
-    mut client: ReadHalf<'_>,
+    client: &mut ReadHalf<'_>,
     server: &mut WriteHalf<'_>,
+    messages: &mut Messages,
 ) -> Option<Caught> {
     let mut buffer = vec![0; CHUNK_BYTES];
     let mut earlier = Vec::new();
-    loop {
-        let count = client
-            .read(&mut buffer)
-            .await
-            .ok()
-            .filter(|&count| count > 0)?;
+    while let Ok(count @ 1..) = client.read(&mut buffer).await {
         let bytes = &buffer[..count];
         shared.flowing().await;
-        if let Some(forward) = shared.spring_trap(&earlier, bytes) {
-            return Some(Caught {
-                bytes: bytes.to_owned(),
-                forward,
-            });
+        let caught = shared.spring_trap(&earlier, bytes);
+        if caught.is_some() {
+            return caught;
         }
         earlier.extend_from_slice(bytes);
         earlier.drain(..earlier.len().saturating_sub(PATTERN_BYTES_MAX));
+        messages.request_ends(bytes);
         server.write_all(bytes).await.ok()?;
     }
+    None
 }
 
 async fn carry_to_client(shared: &Shared, server: &mut ReadHalf<'_>, mut client: WriteHalf<'_>) {
@@ -265,17 +277,40 @@ async fn carry_to_client(shared: &Shared, server: &mut ReadHalf<'_>, mut client:
     }
 }
 
-/// Reads until the server says that it waits for the next message (ReadyForQuery: `Z`, length 5,
-/// transaction status), so that what it was asked to do is done.
-async fn discard_answer(server: &mut ReadHalf<'_>) {
-    let mut buffer = vec![0; CHUNK_BYTES];
-    let mut answer = Vec::new();
-    while let Ok(count @ 1..) = server.read(&mut buffer).await {
-        answer.extend_from_slice(&buffer[..count]);
-        if let [.., b'Z', 0, 0, 0, 5, _status] = answer[..] {
-            return;
+/// Forwards up to the end of the request that holds the pattern, then takes leave of the server.
+async fn finish_request(
+    caught: Caught,
+    client: &mut ReadHalf<'_>,
+    server: &mut WriteHalf<'_>,
+    messages: &mut Messages,
+) -> io::Result<()> {
+    let Caught {
+        mut bytes,
+        mut pattern_end,
+        ..
+    } = caught;
+    loop {
+        let ends = messages.request_ends(&bytes);
+        if let Some(&end) = ends.iter().find(|&&end| end >= pattern_end) {
+            server.write_all(&bytes[..end]).await?;
+            return server.write_all(TERMINATE).await;
         }
+        server.write_all(&bytes).await?;
+        pattern_end = 0;
+        bytes.resize(CHUNK_BYTES, 0);
+        let count = client.read(&mut bytes).await?;
+        if count == 0 {
+            return server.shutdown().await;
+        }
+        bytes.truncate(count);
     }
+}
+
+/// Reads until the server closes: it has then done all it was asked to do before it was told to.
+/// Waiting for its next sign of readiness would not do, since earlier requests may be unanswered.
+async fn discard_answers(server: &mut ReadHalf<'_>) {
+    let mut buffer = vec![0; CHUNK_BYTES];
+    while let Ok(1..) = server.read(&mut buffer).await {}
 }
 
 impl Shared {
@@ -284,23 +319,26 @@ impl Shared {
         let _ = self.stalled.subscribe().wait_for(|stalled| !stalled).await;
     }
 
-    /// Takes the trap if `bytes` complete its pattern, and tells whether to forward them.
-    fn spring_trap(&self, earlier: &[u8], bytes: &[u8]) -> Option<bool> {
+    /// Takes the trap if `bytes` complete its pattern.
+    fn spring_trap(&self, earlier: &[u8], bytes: &[u8]) -> Option<Caught> {
         let mut trap = lock(&self.trap);
-        let completed = completes(&trap.as_ref()?.pattern, earlier, bytes);
-        completed
-            .then(|| trap.take().map(|trap| trap.forward))
-            .flatten()
+        let pattern_end = end_of(&trap.as_ref()?.pattern, earlier, bytes)?;
+        let forward = trap.take()?.forward;
+        Some(Caught {
+            bytes: bytes.to_owned(),
+            pattern_end,
+            forward,
+        })
     }
 }
 
-/// Whether `pattern` occurs in `earlier` followed by `bytes`, ending in `bytes`.
-fn completes(pattern: &[u8], earlier: &[u8], bytes: &[u8]) -> bool {
+/// Where in `bytes` the first `pattern` ends that may have begun in `earlier`.
+fn end_of(pattern: &[u8], earlier: &[u8], bytes: &[u8]) -> Option<usize> {
     let overlap = earlier.len().min(pattern.len() - 1);
     let recent = [&earlier[earlier.len() - overlap..], bytes].concat();
-    recent
-        .windows(pattern.len())
-        .any(|window| window == pattern)
+    let mut windows = recent.windows(pattern.len());
+    let start = windows.position(|window| window == pattern)?;
+    Some(start + pattern.len() - overlap)
 }
 
 /// A panic elsewhere does not make these values wrong.
@@ -310,18 +348,19 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use super::completes;
+    use super::end_of;
 
     #[test]
     fn pattern_is_found_across_chunks() {
-        assert!(completes(b"COMMIT", b"", b"Q....COMMIT\0"));
-        assert!(completes(b"COMMIT", b"Q....COM", b"MIT\0"));
-        assert!(!completes(b"COMMIT", b"Q....COM", b"PARE\0"));
+        assert_eq!(end_of(b"COMMIT", b"", b"Q....COMMIT\0"), Some(11));
+        assert_eq!(end_of(b"COMMIT", b"Q....COM", b"MIT\0"), Some(3));
+        assert_eq!(end_of(b"COMMIT", b"Q....COM", b"PARE\0"), None);
     }
 
     #[test]
     fn pattern_that_passed_earlier_is_not_found_again() {
-        assert!(!completes(b"COMMIT", b"Q....COMMIT", b"\0"));
-        assert!(completes(b"x", b"x", b"x") && !completes(b"x", b"x", b"y"));
+        assert_eq!(end_of(b"COMMIT", b"Q....COMMIT", b"\0"), None);
+        assert_eq!(end_of(b"x", b"x", b"x"), Some(1));
+        assert_eq!(end_of(b"x", b"x", b"y"), None);
     }
 }
