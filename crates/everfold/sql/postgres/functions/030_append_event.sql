@@ -1,0 +1,71 @@
+-- Appends one event in the caller's transaction: the short path. With `wait` false, a stream that
+-- another transaction is appending to is not waited for: EF009.
+--
+-- Locks, all held to the end of the transaction: registry gate (shared), stream (exclusive),
+-- announcement (shared). Their order and the separate statements are the protocol of
+-- docs/design.md, Append: change nothing here without its experiments.
+CREATE OR REPLACE FUNCTION everfold.append_event(
+    stream_id text, expected_version bigint, type text, data jsonb,
+    metadata jsonb DEFAULT '{}', id uuid DEFAULT NULL, schema_version integer DEFAULT 1,
+    wait boolean DEFAULT true,
+    OUT first_position bigint, OUT last_position bigint, OUT version bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, everfold, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    the_stream ALIAS FOR $1;
+    expected ALIAS FOR $2;
+    new_id uuid := coalesce($6, everfold.uuid_v7());
+    actual bigint;
+BEGIN
+    IF octet_length(the_stream) NOT BETWEEN 1 AND 512 OR the_stream IS NULL
+        OR current_setting('transaction_isolation') <> 'read committed'
+    THEN
+        PERFORM everfold.refuse_append(the_stream, 1);
+    END IF;
+
+    IF pg_advisory_xact_lock_shared('everfold.store'::regclass::oid::int, 0) IS NULL THEN
+    END IF;
+    IF $8 THEN
+        IF pg_advisory_xact_lock('everfold.events_stream_version_key'::regclass::oid::int,
+            hashtext(the_stream)) IS NULL
+        THEN
+        END IF;
+    ELSIF NOT pg_try_advisory_xact_lock('everfold.events_stream_version_key'::regclass::oid::int,
+        hashtext(the_stream))
+    THEN
+        PERFORM everfold.refuse_busy(the_stream);
+    END IF;
+
+    -- A later statement than the locks: its snapshot sees every append that held them before.
+    SELECT e.version INTO actual FROM everfold.events e
+     WHERE e.stream_id = the_stream ORDER BY e.version DESC LIMIT 1;
+    actual := coalesce(actual, 0);
+
+    IF expected <> actual AND (expected <> -1 OR actual = 0) THEN
+        SELECT r.first_position, r.last_position, r.version
+          INTO append_event.first_position, append_event.last_position, append_event.version
+          FROM everfold.repeat_or_conflict(the_stream, expected, actual,
+                   ARRAY[new_id], ARRAY[$3], ARRAY[$4]) r;
+        RETURN;
+    END IF;
+
+    IF pg_advisory_xact_lock_shared('everfold.events'::regclass::oid::int,
+        (coalesce(pg_sequence_last_value('everfold.events_position_seq'), 0) & 4294967295)::bit(32)::int)
+        IS NULL
+    THEN
+    END IF;
+
+    append_event.version := actual + 1;
+    INSERT INTO everfold.events (stream_id, version, type, schema_version, data, metadata, id)
+    VALUES (the_stream, append_event.version, $3, $7, $4, $5, new_id)
+    ON CONFLICT ON CONSTRAINT events_id_key DO NOTHING
+    RETURNING position INTO append_event.first_position;
+
+    IF NOT FOUND THEN
+        SELECT r.first_position, r.last_position, r.version
+          INTO append_event.first_position, append_event.last_position, append_event.version
+          FROM everfold.find_repeat(the_stream, ARRAY[new_id], ARRAY[$3], ARRAY[$4]) r;
+        RETURN;
+    END IF;
+    append_event.last_position := append_event.first_position;
+END $$;

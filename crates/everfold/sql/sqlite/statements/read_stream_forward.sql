@@ -1,0 +1,8 @@
+-- Events of one stream from a version on.
+--   ?1 stream_id text, ?2 from version integer (inclusive), ?3 most rows integer
+-- Rows: events, by version.
+SELECT position, stream_id, version, id, type, schema_version, data, metadata, recorded_at
+  FROM everfold_events
+ WHERE stream_id = ?1 AND version >= ?2
+ ORDER BY version
+ LIMIT ?3

@@ -1,0 +1,56 @@
+//! everfold is an event store and read-model engine on PostgreSQL and on an embedded SQLite file.
+#![doc = include_str!("docs/crate.md")]
+
+#[cfg(not(any(feature = "postgres", feature = "sqlite")))]
+compile_error!("everfold needs a backend: enable the feature `sqlite` or `postgres`");
+
+mod append;
+mod codec;
+mod decider;
+mod diagnosis;
+mod error;
+mod event;
+mod import;
+mod metadata;
+mod options;
+mod position;
+mod read;
+mod snapshot;
+mod store;
+mod stream;
+mod upcast;
+
+pub use append::{Appended, StreamAppend};
+pub use codec::{DecodeError, EncodeError, event_types};
+pub use decider::{Decider, HandleError, Handled, Handler, Loaded};
+pub use diagnosis::{Diagnosis, Finding, MarkHolder, Severity};
+pub use error::{
+    AppendError, Error, ImportError, InvalidAppend, MigrateError, OpenError, ReadError, StoreError,
+    StoreErrorKind,
+};
+pub use event::{NewEvent, RecordedEvent};
+pub use import::{ImportOptions, ImportProgress, Imported};
+pub use metadata::Metadata;
+pub use options::{Durability, Limits, Pooler, StoreOptions};
+pub use position::{Position, Version};
+pub use read::{EventStream, ReadAll, ReadStream, Typed, TypedEventStream};
+pub use snapshot::SnapshotPolicy;
+pub use store::{AppliedSchema, Schema, Store, StoreKind};
+pub use stream::{ExpectedVersion, StreamId};
+pub use upcast::Upcasters;
+
+/// Appending inside a caller's own PostgreSQL transaction.
+#[cfg(feature = "postgres")]
+pub mod postgres {
+    pub use crate::store::postgres::append_in;
+    pub use tokio_postgres;
+}
+
+/// Appending inside a caller's own SQLite transaction.
+#[cfg(feature = "sqlite")]
+pub mod sqlite {
+    pub use crate::store::sqlite::append_in;
+    pub use rusqlite;
+}
+
+pub use uuid::Uuid;

@@ -1,0 +1,195 @@
+//! Pages of events, one consumed while the next is fetched.
+//!
+//! ```text
+//!   Source --next_page--> (events, where to go on)
+//!      ^                        |
+//!      +---- fetched ahead -----+     one page is consumed, one is on its way
+//! ```
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::vec;
+
+use tokio::task::JoinHandle;
+
+use crate::error::{ReadError, StoreError, StoreErrorKind};
+use crate::store::{AllPage, Page, Store, StreamPage};
+use crate::{Position, RecordedEvent, StreamId, Version};
+
+/// Where a read stands.
+pub(super) enum Source {
+    Stream { stream: StreamId, from: Option<Version>, backward: bool, remaining: u64 },
+    All(AllSource),
+}
+
+pub(super) struct AllSource {
+    after: Position,
+    types: Option<Vec<String>>,
+    remaining: u64,
+    follow: bool,
+    /// How far may be read; asked for at the start, and again when following reaches it.
+    mark: Option<Position>,
+}
+
+/// The events of a page, and where to go on if there may be more.
+type Fetched = (Vec<RecordedEvent>, Option<Source>);
+
+impl Source {
+    pub(super) fn stream(
+        stream: StreamId,
+        from: Option<Version>,
+        backward: bool,
+        limit: u64,
+    ) -> Self {
+        Source::Stream { stream, from, backward, remaining: limit }
+    }
+
+    pub(super) fn all(
+        after: Position,
+        types: Option<Vec<String>>,
+        limit: u64,
+        follow: bool,
+    ) -> Self {
+        Source::All(AllSource { after, types, remaining: limit, follow, mark: None })
+    }
+
+    async fn next_page(self, store: &Store) -> Result<Fetched, ReadError> {
+        match self {
+            Source::Stream { stream, from, backward, remaining } => {
+                next_of_stream(store, stream, from, backward, remaining).await
+            }
+            Source::All(source) => source.next_page(store).await,
+        }
+    }
+}
+
+async fn next_of_stream(
+    store: &Store,
+    stream: StreamId,
+    from: Option<Version>,
+    backward: bool,
+    remaining: u64,
+) -> Result<Fetched, ReadError> {
+    let max = page_max(store, remaining);
+    if max == 0 {
+        return Ok((Vec::new(), None));
+    }
+    let query = StreamPage { stream: stream.clone(), from, backward, max };
+    let Page { mut events, more } = store.backend().read_stream(query).await?;
+    upcast(store, &mut events)?;
+    let next = events.last().filter(|_| more).and_then(|last| match backward {
+        true => last.version.0.checked_sub(1).filter(|&version| version > 0).map(Version),
+        false => Some(last.version.next()),
+    });
+    let remaining = remaining - events.len() as u64;
+    let source =
+        next.map(|from| Source::Stream { stream, from: Some(from), backward, remaining });
+    Ok((events, source))
+}
+
+impl AllSource {
+    async fn next_page(mut self, store: &Store) -> Result<Fetched, ReadError> {
+        let max = page_max(store, self.remaining);
+        if max == 0 {
+            return Ok((Vec::new(), None));
+        }
+        let up_to = match self.mark {
+            Some(mark) => mark,
+            None if self.follow => store.wait_past(self.after).await?,
+            None => store.high_water_mark().await?,
+        };
+        let query = AllPage { after: self.after, up_to, types: self.types.clone(), max };
+        let page = match store.backend().read_all(query).await {
+            Err(error) if self.follow && error.is_transient() => {
+                tracing::warn!(%error, "following could not read, trying again");
+                store.pause_before_retry().await;
+                return Ok((Vec::new(), Some(Source::All(self))));
+            }
+            page => page?,
+        };
+        let Page { mut events, more } = page;
+        upcast(store, &mut events)?;
+        self.remaining -= events.len() as u64;
+        // Without more below the mark, the read has seen everything up to it.
+        self.after = match events.last() {
+            Some(last) if more => last.position,
+            _ => up_to.max(self.after),
+        };
+        self.mark = more.then_some(up_to);
+        let goes_on = (more || self.follow) && self.remaining > 0;
+        Ok((events, goes_on.then_some(Source::All(self))))
+    }
+}
+
+fn page_max(store: &Store, remaining: u64) -> usize {
+    let max = store.options().page_events_max;
+    usize::try_from(remaining).map_or(max, |remaining| remaining.min(max))
+}
+
+fn upcast(store: &Store, events: &mut [RecordedEvent]) -> Result<(), ReadError> {
+    let upcasters = store.upcasters();
+    events.iter_mut().try_for_each(|event| upcasters.apply(event))
+}
+
+/// The running read: the page in hand and the one on its way.
+pub(super) struct Pages {
+    store: Store,
+    in_hand: vec::IntoIter<RecordedEvent>,
+    /// Where to go on, before the first page is asked for.
+    next: Option<Source>,
+    fetch: Option<Fetch>,
+}
+
+impl Pages {
+    /// Nothing is read before the first poll.
+    pub(super) fn new(store: Store, source: Source) -> Self {
+        Pages { store, in_hand: Vec::new().into_iter(), next: Some(source), fetch: None }
+    }
+
+    pub(super) fn poll_event(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<RecordedEvent, ReadError>>> {
+        loop {
+            self.fetch_ahead();
+            if let Some(event) = self.in_hand.next() {
+                return Poll::Ready(Some(Ok(event)));
+            }
+            let Some(fetch) = &mut self.fetch else { return Poll::Ready(None) };
+            let fetched = ready!(Pin::new(&mut fetch.0).poll(context));
+            self.fetch = None;
+            match fetched {
+                Ok(Ok((events, next))) => {
+                    self.in_hand = events.into_iter();
+                    self.next = next;
+                }
+                Ok(Err(error)) => return Poll::Ready(Some(Err(error))),
+                Err(_) => {
+                    let error = StoreError::new(
+                        StoreErrorKind::HandleClosed,
+                        "the read was ended because its runtime shut down",
+                    );
+                    return Poll::Ready(Some(Err(error.into())));
+                }
+            }
+        }
+    }
+
+    fn fetch_ahead(&mut self) {
+        if let Some(source) = self.next.take() {
+            let store = self.store.clone();
+            let task = tokio::spawn(async move { source.next_page(&store).await });
+            self.fetch = Some(Fetch(task));
+        }
+    }
+}
+
+/// A page on its way; dropping it stops the fetch.
+struct Fetch(JoinHandle<Result<Fetched, ReadError>>);
+
+impl Drop for Fetch {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

@@ -1,0 +1,408 @@
+//! The store handle, and the one seam behind it: [`Backend`]. Only the backends know SQL.
+//!
+//! The handle checks what needs no database, tries appends again when that is safe, and shares one
+//! poll of the high-water mark among all that follow.
+
+mod mark;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
+#[cfg(feature = "sqlite")]
+pub(crate) mod sqlite;
+mod url;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+
+use crate::append::{Appended, StreamAppend};
+use crate::diagnosis::Diagnosis;
+use crate::error::{AppendError, MigrateError, OpenError, ReadError, StoreError};
+use crate::import::{ImportChunk, ImportProgress};
+use crate::options::StoreOptions;
+use crate::read::{ReadAll, ReadStream};
+use crate::snapshot::StoredSnapshot;
+use crate::upcast::Upcasters;
+use crate::{ExpectedVersion, NewEvent, Position, RecordedEvent, StreamId, Version};
+
+use mark::MarkPoller;
+pub use url::StoreKind;
+pub(crate) use url::StoreUrl;
+
+/// A page of one stream: events from a version on, in the direction asked for.
+pub(crate) struct StreamPage {
+    pub(crate) stream: StreamId,
+    pub(crate) from: Option<Version>,
+    pub(crate) backward: bool,
+    pub(crate) max: usize,
+}
+
+/// A page of the log: events in (after, up_to], of these types if any are named.
+pub(crate) struct AllPage {
+    pub(crate) after: Position,
+    pub(crate) up_to: Position,
+    pub(crate) types: Option<Vec<String>>,
+    pub(crate) max: usize,
+}
+
+/// Events, and whether the range may hold more behind them.
+pub(crate) struct Page {
+    pub(crate) events: Vec<RecordedEvent>,
+    pub(crate) more: bool,
+}
+
+/// What a database must be able to do. Appends come in checked; each method is one round trip
+/// where the database allows it.
+pub(crate) trait Backend: Send + Sync {
+    /// One append, alone or together with others that come at the same time.
+    fn append(&self, append: StreamAppend) -> BoxFuture<'_, Result<Appended, AppendError>>;
+    /// Many appends in one transaction, each with its own outcome, in their order.
+    fn append_many(
+        &self,
+        appends: Vec<StreamAppend>,
+    ) -> BoxFuture<'_, Result<Vec<Result<Appended, AppendError>>, AppendError>>;
+    fn read_stream(&self, page: StreamPage) -> BoxFuture<'_, Result<Page, StoreError>>;
+    fn read_all(&self, page: AllPage) -> BoxFuture<'_, Result<Page, StoreError>>;
+    fn stream_version(&self, stream: StreamId) -> BoxFuture<'_, Result<Version, StoreError>>;
+    fn high_water_mark(&self) -> BoxFuture<'_, Result<Position, StoreError>>;
+    fn publish_high_water_mark(&self) -> BoxFuture<'_, Result<Position, StoreError>>;
+    /// Resolves when there may be new events. A hint that comes while nobody waits is kept.
+    fn hint(&self) -> BoxFuture<'_, ()>;
+    fn load_snapshot(
+        &self,
+        stream: StreamId,
+        name: String,
+    ) -> BoxFuture<'_, Result<Option<StoredSnapshot>, StoreError>>;
+    fn save_snapshot(
+        &self,
+        stream: StreamId,
+        name: String,
+        snapshot: StoredSnapshot,
+    ) -> BoxFuture<'_, Result<(), StoreError>>;
+    fn import_progress(&self, name: String) -> BoxFuture<'_, Result<ImportProgress, StoreError>>;
+    /// Stores a chunk and moves the import's progress, in one transaction.
+    fn import_chunk(
+        &self,
+        chunk: ImportChunk,
+    ) -> BoxFuture<'_, Result<crate::import::ImportedChunk, crate::error::ImportError>>;
+    fn diagnose(&self) -> BoxFuture<'_, Result<Diagnosis, StoreError>>;
+    /// Ends background work and closes connections; appends under way are finished first.
+    fn close(&self) -> BoxFuture<'_, ()>;
+}
+
+/// An open event store on PostgreSQL or SQLite: a cheap handle to clone and share.
+///
+/// Appends that many tasks make through clones of one handle at the same time are collected into
+/// one transaction, each with its own result.
+///
+/// Dropping the last clone closes the store. Dropping the future of an append leaves its outcome
+/// unknown; appending the same events again is safe.
+///
+/// ```
+/// use everfold::{ExpectedVersion, NewEvent, Store, Version};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Debug, PartialEq, Serialize, Deserialize)]
+/// enum CartEvent {
+///     ItemAdded { sku: String, quantity: u32 },
+///     CheckedOut,
+/// }
+///
+/// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let url = format!("sqlite:{}", folder.path().join("shop.db").display());
+/// let store = Store::open(&url).await?; // "sqlite:shop.db", or "postgres://…"
+///
+/// let added = CartEvent::ItemAdded { sku: "A1".into(), quantity: 2 };
+/// let stored = store
+///     .append("cart-1", ExpectedVersion::NoStream, [NewEvent::from_event(&added)?])
+///     .await?;
+/// store.append("cart-1", stored.version, [NewEvent::from_event(&CartEvent::CheckedOut)?]).await?;
+///
+/// let mut events = store.read_stream("cart-1").typed::<CartEvent>();
+/// assert_eq!(events.next().await?.unwrap().event, added);
+/// assert_eq!(events.next().await?.unwrap().recorded.version, Version(2));
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Store(Arc<Inner>);
+
+struct Inner {
+    backend: Arc<dyn Backend>,
+    options: Arc<StoreOptions>,
+    url: StoreUrl,
+    mark: MarkPoller,
+}
+
+impl Store {
+    /// Opens `postgres://…` or `sqlite:file.db` with the default options. A SQLite file is created
+    /// if it is not there; a PostgreSQL database must have the schema (`everfold schema apply`, or
+    /// [`StoreOptions::migrate`]).
+    ///
+    /// # Errors
+    /// If the URL is not understood, the database cannot be reached, or a start-up check fails.
+    pub async fn open(url: &str) -> Result<Store, OpenError> {
+        Self::open_with(url, StoreOptions::default()).await
+    }
+
+    /// Opens a store with options of the caller's.
+    ///
+    /// # Errors
+    /// As [`Store::open`], and if an option is out of range.
+    pub async fn open_with(url: &str, options: StoreOptions) -> Result<Store, OpenError> {
+        options.check()?;
+        let url = StoreUrl::parse(url)?;
+        let options = Arc::new(options);
+        let backend: Arc<dyn Backend> = match &url {
+            #[cfg(feature = "postgres")]
+            StoreUrl::Postgres(url) => postgres::open(url, Arc::clone(&options)).await?,
+            #[cfg(feature = "sqlite")]
+            StoreUrl::Sqlite(path) => sqlite::open(path, Arc::clone(&options)).await?,
+        };
+        let mark = MarkPoller::new(&backend, Arc::clone(&options));
+        Ok(Store(Arc::new(Inner { backend, options, url, mark })))
+    }
+
+    /// Which kind of database this is.
+    #[must_use]
+    pub fn kind(&self) -> StoreKind {
+        self.0.url.kind()
+    }
+
+    /// Where it is, without a password.
+    #[must_use]
+    pub fn location(&self) -> String {
+        self.0.url.to_string()
+    }
+
+    /// Appends events to one stream, all or none, if the stream is as expected.
+    ///
+    /// A transient failure (a lost connection, a deadlock) is tried again with the same event ids,
+    /// so that nothing is stored twice.
+    ///
+    /// # Errors
+    /// [`AppendError::VersionConflict`] if the stream is at another version, [`AppendError::Invalid`]
+    /// if a rule is broken; nothing is stored then.
+    pub async fn append(
+        &self,
+        stream: impl Into<StreamId>,
+        expected: impl Into<ExpectedVersion>,
+        events: impl IntoIterator<Item = NewEvent>,
+    ) -> Result<Appended, AppendError> {
+        let append = StreamAppend::new(stream, expected, events);
+        append.check(&self.0.options.limits)?;
+        let retries = self.0.options.append_retries_max;
+        for attempt in 0..retries {
+            match self.0.backend.append(append.clone()).await {
+                Err(error) if error.is_transient() => self.before_retry(attempt, &error).await,
+                outcome => return outcome,
+            }
+        }
+        self.0.backend.append(append).await
+    }
+
+    /// Appends to many streams in one transaction. Each member has its own outcome, in the order
+    /// given: a conflict of one leaves the others stored. Several members may name the same
+    /// stream; they are appended in their order.
+    ///
+    /// # Errors
+    /// If the whole could not be stored; no member is then.
+    pub async fn append_many(
+        &self,
+        appends: impl IntoIterator<Item = StreamAppend>,
+    ) -> Result<Vec<Result<Appended, AppendError>>, AppendError> {
+        let appends: Vec<StreamAppend> = appends.into_iter().collect();
+        for append in &appends {
+            append.check(&self.0.options.limits)?;
+        }
+        if appends.is_empty() {
+            return Ok(Vec::new());
+        }
+        let retries = self.0.options.append_retries_max;
+        for attempt in 0..retries {
+            match self.0.backend.append_many(appends.clone()).await {
+                Err(error) if error.is_transient() => self.before_retry(attempt, &error).await,
+                outcome => return outcome,
+            }
+        }
+        self.0.backend.append_many(appends).await
+    }
+
+    async fn before_retry(&self, attempt: u32, error: &AppendError) {
+        tracing::debug!(%error, attempt, "append failed, trying again with the same event ids");
+        let delay = self.0.options.retry_delay * 2u32.pow(attempt.min(6));
+        tokio::time::sleep(jitter(delay)).await;
+    }
+
+    /// Reads one stream.
+    pub fn read_stream(&self, stream: impl Into<StreamId>) -> ReadStream {
+        ReadStream::new(self.clone(), stream.into())
+    }
+
+    /// Reads everything by position, up to the high-water mark.
+    pub fn read_all(&self) -> ReadAll {
+        ReadAll::new(self.clone(), false)
+    }
+
+    /// Reads everything by position, then goes on with new events as they come. Lost connections
+    /// are waited out; the stream ends only with an error that trying again does not mend.
+    pub fn follow(&self) -> ReadAll {
+        ReadAll::new(self.clone(), true)
+    }
+
+    /// The version of a stream, 0 if it does not exist.
+    ///
+    /// # Errors
+    /// If the database refuses or cannot be reached.
+    pub async fn stream_version(
+        &self,
+        stream: impl Into<StreamId>,
+    ) -> Result<Version, StoreError> {
+        self.0.backend.stream_version(stream.into()).await
+    }
+
+    /// The high-water mark: every position at or below it can be read now, or will never exist.
+    ///
+    /// # Errors
+    /// If the database refuses or cannot be reached; on a standby, if no mark was published.
+    pub async fn high_water_mark(&self) -> Result<Position, StoreError> {
+        self.0.backend.high_water_mark().await
+    }
+
+    /// Publishes the high-water mark for readers on standbys, and returns it.
+    ///
+    /// # Errors
+    /// If the database refuses or cannot be reached.
+    pub async fn publish_high_water_mark(&self) -> Result<Position, StoreError> {
+        self.0.backend.publish_high_water_mark().await
+    }
+
+    /// Looks at server, settings, privileges and whoever holds the high-water mark.
+    ///
+    /// # Errors
+    /// If the database refuses or cannot be reached.
+    pub async fn diagnose(&self) -> Result<Diagnosis, StoreError> {
+        self.0.backend.diagnose().await
+    }
+
+    /// Finishes appends under way, ends background work and closes the connections. Clones of this
+    /// handle get errors afterwards.
+    pub async fn close(&self) {
+        self.0.backend.close().await;
+    }
+
+    pub(crate) fn backend(&self) -> &dyn Backend {
+        self.0.backend.as_ref()
+    }
+
+    pub(crate) fn options(&self) -> &StoreOptions {
+        &self.0.options
+    }
+
+    pub(crate) fn upcasters(&self) -> &Upcasters {
+        &self.0.options.upcasters
+    }
+
+    /// Waits until the high-water mark is past a position.
+    pub(crate) async fn wait_past(&self, after: Position) -> Result<Position, ReadError> {
+        Ok(self.0.mark.wait_past(after).await?)
+    }
+
+    pub(crate) async fn pause_before_retry(&self) {
+        tokio::time::sleep(jitter(self.0.options.poll_max)).await;
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Store").field(&self.location()).finish()
+    }
+}
+
+/// The schema of a store, apart from an open handle: to create, update, check or print it.
+#[derive(Debug, Clone)]
+pub struct Schema {
+    url: StoreUrl,
+}
+
+/// What [`Schema::apply`] did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AppliedSchema {
+    /// The migrations that were run, by name.
+    pub migrations: Vec<String>,
+    /// Whether the functions in the database were replaced.
+    pub functions_replaced: bool,
+    /// What the database wanted said, for example a role that may not be created.
+    pub warnings: Vec<String>,
+}
+
+impl Schema {
+    /// The schema of the store at a URL. Nothing is opened yet.
+    ///
+    /// # Errors
+    /// If the URL is not understood.
+    pub fn of(url: &str) -> Result<Schema, OpenError> {
+        Ok(Schema { url: StoreUrl::parse(url)? })
+    }
+
+    /// Brings the schema to this version's revision. Safe to run from many processes at once and
+    /// beside a running application.
+    ///
+    /// # Errors
+    /// If the schema is newer than this version, or a migration fails (and is rolled back).
+    pub async fn apply(&self) -> Result<AppliedSchema, MigrateError> {
+        match &self.url {
+            #[cfg(feature = "postgres")]
+            StoreUrl::Postgres(url) => postgres::schema::apply(url).await,
+            #[cfg(feature = "sqlite")]
+            StoreUrl::Sqlite(path) => sqlite::schema::apply(path).await,
+        }
+    }
+
+    /// Compares the database with what this version expects and returns the differences, one line
+    /// each: `-` is missing there, `+` is there and not expected. Empty means equal.
+    ///
+    /// # Errors
+    /// If the schema is missing or of another revision, or the database cannot be reached.
+    pub async fn drift(&self) -> Result<Vec<String>, MigrateError> {
+        match &self.url {
+            #[cfg(feature = "postgres")]
+            StoreUrl::Postgres(url) => postgres::schema::drift(url).await,
+            #[cfg(feature = "sqlite")]
+            StoreUrl::Sqlite(path) => sqlite::schema::drift(path).await,
+        }
+    }
+
+    /// The SQL that makes the schema from nothing, for whoever wants to run it by hand.
+    #[must_use]
+    pub fn sql(&self) -> String {
+        match &self.url {
+            #[cfg(feature = "postgres")]
+            StoreUrl::Postgres(_) => postgres::schema::sql(),
+            #[cfg(feature = "sqlite")]
+            StoreUrl::Sqlite(_) => sqlite::schema::sql(),
+        }
+    }
+}
+
+/// Between half and the whole of a duration, so that many processes do not act in step.
+pub(crate) fn jitter(duration: Duration) -> Duration {
+    let random = uuid::Uuid::now_v7().as_u128() as u32;
+    duration / 2 + duration.mul_f64(f64::from(random) / f64::from(u32::MAX)) / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jitter_stays_between_half_and_whole() {
+        let whole = Duration::from_millis(100);
+        for _ in 0..1_000 {
+            let jittered = jitter(whole);
+            assert!(jittered >= whole / 2 && jittered <= whole, "{jittered:?}");
+        }
+    }
+}

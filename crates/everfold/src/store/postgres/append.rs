@@ -1,0 +1,295 @@
+//! Calls of the append functions: one event, several, many streams; and inside a caller's own
+//! transaction.
+
+use tokio_postgres::types::Type;
+use tokio_postgres::{GenericClient, Row};
+use uuid::Uuid;
+
+use super::connect::{Connection, Param, QueryError};
+use super::error::{append_error, id_conflict, version_conflict};
+use super::types::JsonText;
+use crate::append::{Appended, StreamAppend};
+use crate::error::{AppendError, StoreError, StoreErrorKind};
+use crate::options::Limits;
+use crate::{NewEvent, Position, Version};
+
+const APPEND_EVENT: &str = "SELECT first_position, last_position, version \
+    FROM everfold.append_event($1, $2, $3, $4, $5, $6, $7, $8)";
+const APPEND: &str = "SELECT first_position, last_position, version \
+    FROM everfold.append($1, $2, $3, $4, $5, $6, $7, $8)";
+const APPEND_GROUP: &str = "SELECT outcomes, first_positions, last_positions, versions, messages \
+    FROM everfold.append_group($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+
+/// Appends inside the caller's own transaction: the events become visible, or vanish, with
+/// everything else in it.
+///
+/// The transaction must be READ COMMITTED. It may append several times; transactions that append
+/// to several streams in different orders can deadlock, which PostgreSQL ends with 40P01: retry
+/// the whole transaction. Followers in other processes notice the events by polling, a little
+/// later than those of [`Store::append`](crate::Store::append).
+///
+/// ```no_run
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// use everfold::postgres::{append_in, tokio_postgres};
+/// use everfold::{ExpectedVersion, NewEvent, StreamAppend};
+///
+/// let url = "postgres://localhost/shop";
+/// let (mut client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
+/// tokio::spawn(connection);
+///
+/// let transaction = client.transaction().await?;
+/// transaction.execute("INSERT INTO orders (id) VALUES (42)", &[]).await?;
+/// let placed = NewEvent::from_json("OrderPlaced", r#"{"total": 1999}"#)?;
+/// let append = StreamAppend::new("order-42", ExpectedVersion::NoStream, [placed]);
+/// append_in(&transaction, &append).await?;
+/// transaction.commit().await?;
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// As [`Store::append`](crate::Store::append). PostgreSQL aborts the transaction on an error: roll
+/// it back, or to a savepoint set before.
+pub async fn append_in(
+    transaction: &impl GenericClient,
+    append: &StreamAppend,
+) -> Result<Appended, AppendError> {
+    append.check(&Limits::default())?;
+    let call = Call::new(append);
+    let rows = transaction
+        .query_typed(call.sql(), &call.params(&true))
+        .await
+        .map_err(|error| append_error(error, append))?;
+    appended(&rows)
+}
+
+/// One append, in a transaction of its own.
+pub(super) async fn append(
+    connection: &Connection,
+    append: &StreamAppend,
+    wait: bool,
+) -> Result<Appended, AppendError> {
+    let call = Call::new(append);
+    match connection.try_query(call.sql(), &call.params(&wait)).await {
+        Ok(rows) => appended(&rows),
+        Err(QueryError::Driver(error)) => Err(append_error(error, append)),
+        Err(error) => Err(error.into_store_error().into()),
+    }
+}
+
+fn appended(rows: &[Row]) -> Result<Appended, AppendError> {
+    let [row] = rows else {
+        let message = "the append function did not return one row";
+        return Err(StoreError::new(StoreErrorKind::Other, message).into());
+    };
+    Ok(Appended {
+        first_position: Position::from_stored(row.get(0)),
+        last_position: Position::from_stored(row.get(1)),
+        version: Version::from_stored(row.get(2)),
+    })
+}
+
+/// The parameters of one append; a single event has a function of its own.
+enum Call<'a> {
+    One {
+        stream: &'a str,
+        expected: Option<i64>,
+        event_type: &'a str,
+        data: JsonText<'a>,
+        metadata: JsonText<'a>,
+        id: Uuid,
+        schema_version: i32,
+    },
+    Several {
+        stream: &'a str,
+        expected: Option<i64>,
+        events: Columns<'a>,
+    },
+}
+
+impl<'a> Call<'a> {
+    fn new(append: &'a StreamAppend) -> Self {
+        let stream = append.stream.as_str();
+        let expected = append.expected.to_stored();
+        match append.events.as_slice() {
+            [event] => Call::One {
+                stream,
+                expected,
+                event_type: &event.event_type,
+                data: JsonText::new(&event.data),
+                metadata: JsonText::metadata(&event.metadata),
+                id: event.id,
+                schema_version: stored_schema_version(event),
+            },
+            events => Call::Several { stream, expected, events: Columns::new(events) },
+        }
+    }
+
+    fn sql(&self) -> &'static str {
+        match self {
+            Call::One { .. } => APPEND_EVENT,
+            Call::Several { .. } => APPEND,
+        }
+    }
+
+    fn params<'p>(&'p self, wait: &'p bool) -> Vec<Param<'p>> {
+        match self {
+            Call::One { stream, expected, event_type, data, metadata, id, schema_version } => vec![
+                (stream, Type::TEXT),
+                (expected, Type::INT8),
+                (event_type, Type::TEXT),
+                (data, Type::JSONB),
+                (metadata, Type::JSONB),
+                (id, Type::UUID),
+                (schema_version, Type::INT4),
+                (wait, Type::BOOL),
+            ],
+            Call::Several { stream, expected, events } => {
+                let mut params: Vec<Param<'p>> =
+                    vec![(stream, Type::TEXT), (expected, Type::INT8)];
+                params.extend(events.params());
+                params.push((wait, Type::BOOL));
+                params
+            }
+        }
+    }
+}
+
+/// Events column by column, as the array parameters take them.
+#[derive(Default)]
+struct Columns<'a> {
+    types: Vec<&'a str>,
+    data: Vec<JsonText<'a>>,
+    metadata: Vec<JsonText<'a>>,
+    ids: Vec<Uuid>,
+    schema_versions: Vec<i32>,
+}
+
+impl<'a> Columns<'a> {
+    fn new(events: &'a [NewEvent]) -> Self {
+        let mut columns = Columns::default();
+        columns.extend(events);
+        columns
+    }
+
+    fn extend(&mut self, events: &'a [NewEvent]) {
+        for event in events {
+            self.types.push(&event.event_type);
+            self.data.push(JsonText::new(&event.data));
+            self.metadata.push(JsonText::metadata(&event.metadata));
+            self.ids.push(event.id);
+            self.schema_versions.push(stored_schema_version(event));
+        }
+    }
+
+    fn params(&self) -> [Param<'_>; 5] {
+        [
+            (&self.types, Type::TEXT_ARRAY),
+            (&self.data, Type::JSONB_ARRAY),
+            (&self.metadata, Type::JSONB_ARRAY),
+            (&self.ids, Type::UUID_ARRAY),
+            (&self.schema_versions, Type::INT4_ARRAY),
+        ]
+    }
+}
+
+fn stored_schema_version(event: &NewEvent) -> i32 {
+    i32::try_from(event.schema_version).expect("the schema version was checked")
+}
+
+/// What became of one member of a group.
+pub(super) enum Outcome {
+    Done(Result<Appended, AppendError>),
+    /// Another transaction is appending to its stream; nothing was stored.
+    Busy,
+}
+
+/// Many appends in one transaction, waiting for their streams. When the whole fails over one
+/// member, no member is stored.
+pub(super) async fn append_many(
+    connection: &Connection,
+    appends: &[StreamAppend],
+) -> Result<Vec<Result<Appended, AppendError>>, AppendError> {
+    let appends: Vec<&StreamAppend> = appends.iter().collect();
+    let outcomes = append_group(connection, &appends, true).await?;
+    outcomes
+        .into_iter()
+        .map(|outcome| match outcome {
+            Outcome::Done(result) => Ok(result),
+            Outcome::Busy => {
+                let message = "a stream was busy although the append waited";
+                Err(StoreError::new(StoreErrorKind::Busy, message).into())
+            }
+        })
+        .collect()
+}
+
+/// Many appends in one transaction, each with its own outcome.
+pub(super) async fn append_group(
+    connection: &Connection,
+    appends: &[&StreamAppend],
+    wait: bool,
+) -> Result<Vec<Outcome>, AppendError> {
+    let mut streams: Vec<&str> = appends.iter().map(|append| append.stream.as_str()).collect();
+    streams.sort_unstable();
+    streams.dedup();
+    let member_streams: Vec<i32> = appends
+        .iter()
+        .map(|append| {
+            let index = streams.binary_search(&append.stream.as_str());
+            i32::try_from(index.expect("every stream is in the list")).expect("few streams") + 1
+        })
+        .collect();
+    let expected: Vec<Option<i64>> =
+        appends.iter().map(|append| append.expected.to_stored()).collect();
+    let sizes: Vec<i32> = appends
+        .iter()
+        .map(|append| i32::try_from(append.events.len()).expect("the size was checked"))
+        .collect();
+    let mut events = Columns::default();
+    appends.iter().for_each(|append| events.extend(&append.events));
+
+    let mut params: Vec<Param<'_>> = vec![
+        (&streams, Type::TEXT_ARRAY),
+        (&member_streams, Type::INT4_ARRAY),
+        (&expected, Type::INT8_ARRAY),
+        (&sizes, Type::INT4_ARRAY),
+    ];
+    params.extend(events.params());
+    params.push((&wait, Type::BOOL));
+    let rows = match connection.try_query(APPEND_GROUP, &params).await {
+        Ok(rows) => rows,
+        Err(QueryError::Driver(error)) => return Err(append_error(error, appends[0])),
+        Err(error) => return Err(error.into_store_error().into()),
+    };
+    let [row] = rows.as_slice() else {
+        let message = "the append function did not return one row";
+        return Err(StoreError::new(StoreErrorKind::Other, message).into());
+    };
+    Ok(outcomes(row, appends))
+}
+
+fn outcomes(row: &Row, appends: &[&StreamAppend]) -> Vec<Outcome> {
+    let outcomes: Vec<&str> = row.get(0);
+    let first: Vec<Option<i64>> = row.get(1);
+    let last: Vec<Option<i64>> = row.get(2);
+    let versions: Vec<Option<i64>> = row.get(3);
+    let messages: Vec<Option<&str>> = row.get(4);
+    let number = |column: &[Option<i64>], member: usize| column[member].unwrap_or_default();
+    let outcome = |(member, append): (usize, &&StreamAppend)| match outcomes[member] {
+        "stored" | "repeat" => Outcome::Done(Ok(Appended {
+            first_position: Position::from_stored(number(&first, member)),
+            last_position: Position::from_stored(number(&last, member)),
+            version: Version::from_stored(number(&versions, member)),
+        })),
+        "conflict" => {
+            let actual = Version::from_stored(number(&versions, member));
+            Outcome::Done(Err(version_conflict(append, append.expected, actual)))
+        }
+        "busy" => Outcome::Busy,
+        _ => {
+            let message = messages[member].unwrap_or("an event id is stored already").to_owned();
+            Outcome::Done(Err(id_conflict(message)))
+        }
+    };
+    appends.iter().enumerate().map(outcome).collect()
+}

@@ -1,0 +1,330 @@
+//! Connections: a small pool, with named statements or, behind a pooler in transaction mode,
+//! unnamed ones.
+//!
+//! A connection that failed or did not answer in time is thrown away, never handed out again.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use deadpool_postgres::{
+    Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType,
+};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Config, NoTls, Row, RowStream};
+
+use super::error::{connect_error, store_error};
+use crate::error::{OpenError, StoreError, StoreErrorKind};
+use crate::options::{Pooler, StoreOptions};
+
+/// A parameter with its type, so that no round trip is needed to ask for it.
+pub(super) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+
+pub(super) struct Connections {
+    pool: Pool,
+    config: Config,
+    place: String,
+    /// Named statements stay prepared on their connection; a pooler would mix connections up.
+    named_statements: bool,
+    connect_timeout: Duration,
+    request_timeout: Duration,
+}
+
+impl Connections {
+    pub(super) async fn open(url: &str, options: &StoreOptions) -> Result<Self, OpenError> {
+        let target = Target::parse(url)?;
+        let pooler = match target.pooler.unwrap_or(options.pooler) {
+            Pooler::Detect => detect(&target, options.connect_timeout).await?,
+            told => told,
+        };
+        let config = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        let manager = Manager::from_config(target.config.clone(), NoTls, config);
+        let pool = Pool::builder(manager)
+            .max_size(options.pool_size)
+            .runtime(Runtime::Tokio1)
+            .wait_timeout(Some(options.connect_timeout))
+            .create_timeout(Some(options.connect_timeout))
+            .build()
+            .expect("a pool with a runtime can have timeouts");
+        Ok(Connections {
+            pool,
+            config: target.config,
+            place: target.place,
+            named_statements: pooler != Pooler::Transaction,
+            connect_timeout: options.connect_timeout,
+            request_timeout: options.request_timeout,
+        })
+    }
+
+    /// A connection from the pool.
+    pub(super) async fn get(&self) -> Result<Connection, StoreError> {
+        let object = self.pool.get().await.map_err(|error| self.pool_error(error))?;
+        Ok(Connection {
+            object: Some(object),
+            named_statements: self.named_statements,
+            request_timeout: self.request_timeout,
+            broken: AtomicBool::new(false),
+        })
+    }
+
+    fn pool_error(&self, error: PoolError) -> StoreError {
+        let place = &self.place;
+        match error {
+            PoolError::Backend(error) => connect_error(error, place),
+            PoolError::Timeout(TimeoutType::Wait) => {
+                let max = self.pool.status().max_size;
+                let message = format!(
+                    "all {max} connections to {place} were busy for {:?}; raise pool_size",
+                    self.connect_timeout
+                );
+                StoreError::new(StoreErrorKind::Exhausted, message)
+            }
+            PoolError::Timeout(_) => {
+                let message = format!(
+                    "cannot connect to {place}: no answer within {:?}",
+                    self.connect_timeout
+                );
+                StoreError::new(StoreErrorKind::Unreachable, message)
+            }
+            PoolError::Closed => {
+                StoreError::new(StoreErrorKind::HandleClosed, "the store was closed")
+            }
+            error => StoreError::new(StoreErrorKind::Other, error.to_string()).with_source(error),
+        }
+    }
+
+    /// Whether a pooler in transaction mode is between us and the server.
+    pub(super) fn through_pooler(&self) -> bool {
+        !self.named_statements
+    }
+
+    /// How to make a connection outside the pool.
+    pub(super) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(super) fn close(&self) {
+        self.pool.close();
+    }
+}
+
+/// A connection out of the pool; dropping it gives it back, or closes it if it is broken.
+pub(super) struct Connection {
+    object: Option<Object>,
+    named_statements: bool,
+    request_timeout: Duration,
+    broken: AtomicBool,
+}
+
+impl Connection {
+    pub(super) fn client(&self) -> &Object {
+        self.object.as_ref().expect("a connection has its client until it is dropped")
+    }
+
+    /// Runs a statement with typed parameters. The error is the driver's, for callers that read
+    /// more in it than [`store_error`] does.
+    pub(super) async fn try_query(
+        &self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, QueryError> {
+        self.in_time(async {
+            if !self.named_statements {
+                return self.client().query_typed(sql, params).await;
+            }
+            let types: Vec<Type> = params.iter().map(|(_, kind)| kind.clone()).collect();
+            let statement = self.client().prepare_typed_cached(sql, &types).await?;
+            let values: Vec<&(dyn ToSql + Sync)> = params.iter().map(|(value, _)| *value).collect();
+            self.client().query(&statement, &values).await
+        })
+        .await
+    }
+
+    pub(super) async fn query(
+        &self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, StoreError> {
+        self.try_query(sql, params).await.map_err(QueryError::into_store_error)
+    }
+
+    pub(super) async fn query_one(
+        &self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Row, StoreError> {
+        let mut rows = self.query(sql, params).await?;
+        match (rows.pop(), rows.is_empty()) {
+            (Some(row), true) => Ok(row),
+            _ => Err(StoreError::new(StoreErrorKind::Other, "the server did not return one row")),
+        }
+    }
+
+    /// Runs a statement whose rows are read one by one.
+    pub(super) async fn query_stream(
+        &self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<RowStream, StoreError> {
+        let outcome = self
+            .in_time(async {
+                if !self.named_statements {
+                    return self.client().query_typed_raw(sql, params.iter().cloned()).await;
+                }
+                let types: Vec<Type> = params.iter().map(|(_, kind)| kind.clone()).collect();
+                let statement = self.client().prepare_typed_cached(sql, &types).await?;
+                let values = params.iter().map(|(value, _)| *value);
+                self.client().query_raw(&statement, values).await
+            })
+            .await;
+        outcome.map_err(QueryError::into_store_error)
+    }
+
+    /// Waits for an answer as long as is allowed. A connection that fails to give one is not used
+    /// again: nobody knows what it is doing.
+    pub(super) async fn in_time<T>(
+        &self,
+        request: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, QueryError> {
+        match tokio::time::timeout(self.request_timeout, request).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => {
+                if error.as_db_error().is_none() {
+                    self.broken.store(true, Ordering::Relaxed);
+                }
+                Err(QueryError::Driver(error))
+            }
+            Err(_) => {
+                self.broken.store(true, Ordering::Relaxed);
+                Err(QueryError::NoAnswer(self.request_timeout))
+            }
+        }
+    }
+
+    /// Closes the connection when it is dropped, instead of giving it back.
+    pub(super) fn discard(&self) {
+        self.broken.store(true, Ordering::Relaxed);
+    }
+
+    /// Runs statements that take no parameters, without preparing them.
+    pub(super) async fn batch(&self, sql: &str) -> Result<(), StoreError> {
+        let outcome = self.in_time(self.client().batch_execute(sql)).await;
+        outcome.map_err(QueryError::into_store_error)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if self.broken.load(Ordering::Relaxed) {
+            drop(self.object.take().map(Object::take));
+        }
+    }
+}
+
+/// Why a request has no result.
+pub(super) enum QueryError {
+    Driver(tokio_postgres::Error),
+    NoAnswer(Duration),
+}
+
+impl QueryError {
+    pub(super) fn into_store_error(self) -> StoreError {
+        match self {
+            QueryError::Driver(error) => store_error(error),
+            QueryError::NoAnswer(timeout) => {
+                let message = format!("the server did not answer within {timeout:?}");
+                StoreError::new(StoreErrorKind::Closed, message)
+            }
+        }
+    }
+}
+
+/// A parsed URL: the driver's part, and ours.
+pub(super) struct Target {
+    pub(super) config: Config,
+    pub(super) place: String,
+    pooler: Option<Pooler>,
+}
+
+impl Target {
+    pub(super) fn parse(url: &str) -> Result<Target, OpenError> {
+        let refuse = |reason: String| OpenError::Url {
+            url: crate::store::url::without_password(url),
+            reason,
+        };
+        let (base, query) = url.split_once('?').unwrap_or((url, ""));
+        let mut pooler = None;
+        let mut rest = Vec::new();
+        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+            match parameter.split_once('=') {
+                Some(("pooler", "transaction")) => pooler = Some(Pooler::Transaction),
+                Some(("pooler", "direct")) => pooler = Some(Pooler::Direct),
+                Some(("pooler", other)) => {
+                    return Err(refuse(format!(
+                        "pooler is \"{other}\", allowed are \"transaction\" and \"direct\""
+                    )));
+                }
+                _ => rest.push(parameter),
+            }
+        }
+        let driver_url = match rest.as_slice() {
+            [] => base.to_owned(),
+            rest => format!("{base}?{}", rest.join("&")),
+        };
+        let mut config: Config = driver_url.parse().map_err(|error: tokio_postgres::Error| {
+            refuse(std::error::Error::source(&error).map_or(error.to_string(), ToString::to_string))
+        })?;
+        if config.get_application_name().is_none() {
+            config.application_name("everfold");
+        }
+        Ok(Target { config, place: place(base), pooler })
+    }
+}
+
+/// Host and database, for messages.
+fn place(base: &str) -> String {
+    let rest = base.split_once("://").map_or(base, |(_, rest)| rest);
+    rest.rsplit_once('@').map_or(rest, |(_, host)| host).to_owned()
+}
+
+/// Finds a pooler in transaction mode: it gives one client different server sessions for different
+/// transactions. Two connections hold a transaction each and let go in turn; whoever is handed
+/// another session afterwards is behind such a pooler.
+async fn detect(target: &Target, timeout: Duration) -> Result<Pooler, StoreError> {
+    let open = || async {
+        let (client, connection) = target.config.connect(NoTls).await?;
+        tokio::spawn(connection);
+        Ok::<_, tokio_postgres::Error>(client)
+    };
+    let probe = async {
+        let (first, second) = (open().await?, open().await?);
+        first.batch_execute("BEGIN").await?;
+        let before = session(&first).await?;
+        second.batch_execute("BEGIN").await?;
+        first.batch_execute("COMMIT").await?;
+        second.batch_execute("COMMIT").await?;
+        first.batch_execute("BEGIN").await?;
+        let after = session(&first).await?;
+        first.batch_execute("COMMIT").await?;
+        Ok::<_, tokio_postgres::Error>(before != after)
+    };
+    match tokio::time::timeout(timeout, probe).await {
+        Ok(Ok(true)) => Ok(Pooler::Transaction),
+        Ok(Ok(false)) => Ok(Pooler::Direct),
+        Ok(Err(error)) => Err(connect_error(error, &target.place)),
+        Err(_) => {
+            let message = format!(
+                "cannot connect to {}: no answer within {timeout:?} (a pooler with a single server \
+                 connection? then add pooler=transaction to the URL)",
+                target.place
+            );
+            Err(StoreError::new(StoreErrorKind::Unreachable, message))
+        }
+    }
+}
+
+/// The server process behind a connection, asked without preparing a statement.
+async fn session(client: &tokio_postgres::Client) -> Result<Option<i32>, tokio_postgres::Error> {
+    let rows = client.query_typed("SELECT pg_backend_pid()", &[]).await?;
+    Ok(rows.first().map(|row| row.get(0)))
+}

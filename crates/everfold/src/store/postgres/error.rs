@@ -1,0 +1,183 @@
+//! From PostgreSQL's errors to ours: one place that knows SQLSTATEs and constraint names.
+
+use tokio_postgres::error::DbError;
+
+use crate::append::StreamAppend;
+use crate::error::{AppendError, InvalidAppend, StoreError, StoreErrorKind};
+use crate::{ExpectedVersion, Version};
+
+/// SQLSTATEs of the functions in the schema `everfold`.
+pub(super) mod code {
+    pub(crate) const VERSION_CONFLICT: &str = "EF001";
+    pub(crate) const ISOLATION: &str = "EF002";
+    pub(crate) const INVALID: &str = "EF003";
+    pub(crate) const ID_CONFLICT: &str = "EF004";
+    pub(crate) const IMPORT_UNDER_WAY: &str = "EF007";
+    pub(crate) const IMPORT_REPEATS: &str = "EF008";
+    pub(crate) const STREAM_BUSY: &str = "EF009";
+}
+
+/// An error while a connection is made.
+pub(super) fn connect_error(error: tokio_postgres::Error, place: &str) -> StoreError {
+    match error.as_db_error() {
+        Some(database) => {
+            let StoreErrorParts { kind, message } = parts(database);
+            let message = format!("cannot connect to {place}: {message}");
+            StoreError::new(kind, message).with_code(database.code().code()).with_source(error)
+        }
+        None => {
+            let cause = deepest(&error);
+            let message = format!(
+                "cannot connect to {place}: {cause}; is the server running, and are host, port \
+                 and network right?"
+            );
+            StoreError::new(StoreErrorKind::Unreachable, message).with_source(error)
+        }
+    }
+}
+
+/// An error of a statement that was sent.
+pub(super) fn store_error(error: tokio_postgres::Error) -> StoreError {
+    match error.as_db_error() {
+        Some(database) => {
+            let StoreErrorParts { kind, message } = parts(database);
+            StoreError::new(kind, message).with_code(database.code().code()).with_source(error)
+        }
+        None if error.is_closed() || is_io(&error) => {
+            let message = format!("the connection to the server was lost: {}", deepest(&error));
+            StoreError::new(StoreErrorKind::Closed, message).with_source(error)
+        }
+        None => StoreError::new(StoreErrorKind::Other, deepest(&error)).with_source(error),
+    }
+}
+
+/// An error of an append, with what the append was.
+pub(super) fn append_error(error: tokio_postgres::Error, append: &StreamAppend) -> AppendError {
+    let Some(database) = error.as_db_error() else { return store_error(error).into() };
+    match database.code().code() {
+        code::VERSION_CONFLICT => AppendError::VersionConflict {
+            stream: append.stream.clone(),
+            expected: append.expected,
+            actual: actual_version(database).unwrap_or_default(),
+        },
+        code::ISOLATION => AppendError::IsolationTooHigh,
+        code::ID_CONFLICT => id_conflict(database.message().to_owned()),
+        code::INVALID => invalid(database),
+        _ => match refused_by_constraint(database).or_else(|| refused_json(database)) {
+            Some(refused) => refused.into(),
+            None => store_error(error).into(),
+        },
+    }
+}
+
+/// The conflict of one member of many.
+pub(super) fn version_conflict(
+    append: &StreamAppend,
+    expected: ExpectedVersion,
+    actual: Version,
+) -> AppendError {
+    AppendError::VersionConflict { stream: append.stream.clone(), expected, actual }
+}
+
+/// An id that is stored already, with other content or in another stream.
+pub(super) fn id_conflict(message: String) -> AppendError {
+    AppendError::IdConflict { message }
+}
+
+fn invalid(database: &DbError) -> AppendError {
+    InvalidAppend::Other { message: with_hint(database) }.into()
+}
+
+fn actual_version(database: &DbError) -> Option<Version> {
+    let detail: serde_json::Value = serde_json::from_str(database.detail()?).ok()?;
+    detail["actual"].as_u64().map(Version)
+}
+
+/// Constraints of the table `events`, as domain errors.
+fn refused_by_constraint(database: &DbError) -> Option<InvalidAppend> {
+    let rule = match database.constraint()? {
+        "events_stream_id_length" => "a stream id has 1 to 512 bytes",
+        "events_type_length" => "an event type has 1 to 256 bytes",
+        "events_data_size" => "the data of an event has at most 16 MiB as jsonb",
+        "events_metadata_object" => "metadata is a JSON object of at most 1 MiB",
+        "events_schema_version_positive" => "a schema version is at least 1",
+        _ => return None,
+    };
+    Some(InvalidAppend::Other { message: rule.to_owned() })
+}
+
+/// Data that the server does not take as jsonb.
+fn refused_json(database: &DbError) -> Option<InvalidAppend> {
+    const UNTRANSLATABLE: [&str; 4] = ["22P05", "22P02", "22003", "54000"];
+    UNTRANSLATABLE.contains(&database.code().code()).then(|| InvalidAppend::Json {
+        message: match database.detail() {
+            Some(detail) => format!("{} ({detail})", database.message()),
+            None => database.message().to_owned(),
+        },
+    })
+}
+
+struct StoreErrorParts {
+    kind: StoreErrorKind,
+    message: String,
+}
+
+/// What kind of trouble a server error is, and what to do about it.
+fn parts(database: &DbError) -> StoreErrorParts {
+    use StoreErrorKind::{Authentication, Busy, Closed, Exhausted, Missing, Other, Privilege, ReadOnly};
+    let code = database.code();
+    let (kind, advice) = match code.code() {
+        "28P01" | "28000" => (Authentication, "check user and password"),
+        "42501" => (
+            Privilege,
+            "grant the user one of the roles everfold_writer, everfold_events_reader or everfold_admin",
+        ),
+        "3D000" => (Missing, "create the database, or check its name"),
+        "3F000" | "42P01" | "42883" => {
+            (Missing, "the everfold schema is missing or old: run `everfold schema apply`")
+        }
+        "25006" => (ReadOnly, "this is a standby or a read-only session: connect to the primary"),
+        "40P01" | "40001" | "55P03" | "57014" | "EF009" => (Busy, "try again"),
+        "53100" | "53200" | "53300" | "53400" => (Exhausted, "the server is out of resources"),
+        "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "08006" | "08003" | "08000" => {
+            (Closed, "the server ended the session: try again")
+        }
+        "26000" | "42P05" => (
+            Other,
+            "a pooler in transaction mode is in the way: add pooler=transaction to the URL",
+        ),
+        _ => (Other, ""),
+    };
+    let message = match advice {
+        "" => with_hint(database),
+        advice => format!("{}; {advice}", database.message()),
+    };
+    StoreErrorParts { kind, message }
+}
+
+fn with_hint(database: &DbError) -> String {
+    match database.hint() {
+        Some(hint) => format!("{}; {hint}", database.message()),
+        None => database.message().to_owned(),
+    }
+}
+
+fn is_io(error: &tokio_postgres::Error) -> bool {
+    let mut source = std::error::Error::source(error);
+    while let Some(error) = source {
+        if error.is::<std::io::Error>() {
+            return true;
+        }
+        source = error.source();
+    }
+    false
+}
+
+/// The innermost message, which is the one that tells.
+fn deepest(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}

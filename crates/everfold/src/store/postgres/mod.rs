@@ -1,0 +1,183 @@
+//! The PostgreSQL backend. The append protocol and the high-water mark live in the database, in
+//! `sql/postgres/functions`; here is what calls them.
+//!
+//! ```text
+//!   append ──> group (leader and followers) ──> append: one call, one round trip, one commit
+//!   read ────> connect: a pool of a few connections, named or unnamed statements
+//!   hint <──── wake: LISTEN / coalesced NOTIFY on a connection of its own
+//! ```
+
+mod append;
+mod connect;
+mod diagnose;
+mod error;
+mod group;
+mod import;
+mod read;
+pub(crate) mod schema;
+mod snapshots;
+mod types;
+mod wake;
+
+use std::sync::Arc;
+
+use futures::future::{BoxFuture, FutureExt};
+use tokio_postgres::types::Type;
+
+use super::{AllPage, Backend, Page, StreamPage};
+use crate::append::{Appended, StreamAppend};
+use crate::diagnosis::Diagnosis;
+use crate::error::{AppendError, ImportError, OpenError, StoreError};
+use crate::import::{ImportChunk, ImportProgress, ImportedChunk};
+use crate::options::StoreOptions;
+use crate::snapshot::StoredSnapshot;
+use crate::{Position, StreamId, Version};
+
+pub use append::append_in;
+use connect::Connections;
+use group::Group;
+use wake::Wake;
+
+struct PostgresStore {
+    connections: Arc<Connections>,
+    group: Group,
+    wake: Arc<Wake>,
+    options: Arc<StoreOptions>,
+}
+
+/// Opens a store: finds out how the server is reached, brings the schema up to date if asked to,
+/// and checks what events depend on.
+pub(super) async fn open(
+    url: &str,
+    options: Arc<StoreOptions>,
+) -> Result<Arc<dyn Backend>, OpenError> {
+    if options.migrate == Some(true) {
+        schema::apply(url).await?;
+    }
+    let connections = Arc::new(Connections::open(url, &options).await?);
+    schema::check_revision(&connections).await?;
+    diagnose::assert_safe(&connections).await?;
+    let wake = Arc::new(Wake::new(&connections, &options));
+    let group = Group::new(Arc::clone(&connections), Arc::clone(&options));
+    Ok(Arc::new(PostgresStore { connections, group, wake, options }))
+}
+
+impl PostgresStore {
+    async fn append(&self, append: StreamAppend) -> Result<Appended, AppendError> {
+        let outcome = if self.options.group_append {
+            self.group.append(append).await
+        } else {
+            let connection = self.connections.get().await?;
+            append::append(&connection, &append, true).await
+        };
+        if outcome.is_ok() {
+            self.wake.appended();
+        }
+        outcome
+    }
+
+    async fn append_many(
+        &self,
+        appends: Vec<StreamAppend>,
+    ) -> Result<Vec<Result<Appended, AppendError>>, AppendError> {
+        let connection = self.connections.get().await?;
+        let outcomes = append::append_many(&connection, &appends).await?;
+        self.wake.appended();
+        Ok(outcomes)
+    }
+
+    async fn stream_version(&self, stream: &StreamId) -> Result<Version, StoreError> {
+        let sql = "SELECT coalesce(max(version), 0) FROM everfold.events WHERE stream_id = $1";
+        let connection = self.connections.get().await?;
+        let row = connection.query_one(sql, &[(&stream.as_str(), Type::TEXT)]).await?;
+        Ok(Version::from_stored(row.get(0)))
+    }
+
+    async fn position_of(&self, sql: &'static str) -> Result<Position, StoreError> {
+        let connection = self.connections.get().await?;
+        Ok(Position::from_stored(connection.query_one(sql, &[]).await?.get(0)))
+    }
+}
+
+impl Backend for PostgresStore {
+    fn append(&self, append: StreamAppend) -> BoxFuture<'_, Result<Appended, AppendError>> {
+        self.append(append).boxed()
+    }
+
+    fn append_many(
+        &self,
+        appends: Vec<StreamAppend>,
+    ) -> BoxFuture<'_, Result<Vec<Result<Appended, AppendError>>, AppendError>> {
+        self.append_many(appends).boxed()
+    }
+
+    fn read_stream(&self, page: StreamPage) -> BoxFuture<'_, Result<Page, StoreError>> {
+        read::read_stream(&self.connections, page, &self.options).boxed()
+    }
+
+    fn read_all(&self, page: AllPage) -> BoxFuture<'_, Result<Page, StoreError>> {
+        read::read_all(&self.connections, page, &self.options).boxed()
+    }
+
+    fn stream_version(&self, stream: StreamId) -> BoxFuture<'_, Result<Version, StoreError>> {
+        async move { self.stream_version(&stream).await }.boxed()
+    }
+
+    fn high_water_mark(&self) -> BoxFuture<'_, Result<Position, StoreError>> {
+        self.position_of("SELECT everfold.high_water_mark()").boxed()
+    }
+
+    fn publish_high_water_mark(&self) -> BoxFuture<'_, Result<Position, StoreError>> {
+        self.position_of("SELECT everfold.publish_high_water_mark()").boxed()
+    }
+
+    fn hint(&self) -> BoxFuture<'_, ()> {
+        self.wake.hint().boxed()
+    }
+
+    fn load_snapshot(
+        &self,
+        stream: StreamId,
+        name: String,
+    ) -> BoxFuture<'_, Result<Option<StoredSnapshot>, StoreError>> {
+        async move { snapshots::load(&self.connections, &stream, &name).await }.boxed()
+    }
+
+    fn save_snapshot(
+        &self,
+        stream: StreamId,
+        name: String,
+        snapshot: StoredSnapshot,
+    ) -> BoxFuture<'_, Result<(), StoreError>> {
+        async move { snapshots::save(&self.connections, &stream, &name, &snapshot).await }.boxed()
+    }
+
+    fn import_progress(&self, name: String) -> BoxFuture<'_, Result<ImportProgress, StoreError>> {
+        async move { import::progress(&self.connections, &name).await }.boxed()
+    }
+
+    fn import_chunk(
+        &self,
+        chunk: ImportChunk,
+    ) -> BoxFuture<'_, Result<ImportedChunk, ImportError>> {
+        async move {
+            let imported = import::chunk(&self.connections, &chunk, &self.options).await?;
+            self.wake.appended();
+            Ok(imported)
+        }
+        .boxed()
+    }
+
+    fn diagnose(&self) -> BoxFuture<'_, Result<Diagnosis, StoreError>> {
+        diagnose::diagnose(&self.connections).boxed()
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        async move {
+            self.group.finish().await;
+            self.wake.stop();
+            self.connections.close();
+        }
+        .boxed()
+    }
+}

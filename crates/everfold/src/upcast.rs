@@ -1,0 +1,115 @@
+//! Schema evolution: old events are brought to today's shape when they are read.
+//!
+//! The log is never changed. An upcaster takes the data of one (type, schema version) to the next
+//! schema version; several run one after the other. A type can also be given a new name.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::error::ReadError;
+use crate::event::RecordedEvent;
+
+type Upcast = Box<dyn Fn(Value) -> Result<Value, String> + Send + Sync>;
+
+/// Changes from old shapes of events to today's.
+///
+/// ```
+/// use everfold::Upcasters;
+/// use serde_json::{Value, json};
+///
+/// // Version 1 had one field `name`; version 2 has `first` and `last`.
+/// let upcasters = Upcasters::new()
+///     .add("CustomerNamed", 1, |data: Value| {
+///         let name = data["name"].as_str().ok_or("no name")?;
+///         let (first, last) = name.split_once(' ').unwrap_or((name, ""));
+///         Ok::<_, &str>(json!({ "first": first, "last": last }))
+///     })
+///     .rename("ClientNamed", "CustomerNamed");
+/// # let _ = upcasters;
+/// ```
+#[derive(Default)]
+pub struct Upcasters {
+    steps: HashMap<String, HashMap<u32, Upcast>>,
+    names: HashMap<String, String>,
+}
+
+impl Upcasters {
+    /// No upcasters.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a step: data of `event_type` at `schema_version` becomes that of the next version.
+    #[must_use]
+    pub fn add<F, E>(
+        mut self,
+        event_type: impl Into<String>,
+        schema_version: u32,
+        upcast: F,
+    ) -> Self
+    where
+        F: Fn(Value) -> Result<Value, E> + Send + Sync + 'static,
+        E: fmt::Display,
+    {
+        let step: Upcast = Box::new(move |data| upcast(data).map_err(|error| error.to_string()));
+        self.steps.entry(event_type.into()).or_default().insert(schema_version, step);
+        self
+    }
+
+    /// Events stored as `old` are read as `new`, before any step runs. A reader that filters by
+    /// `new` gets them too.
+    #[must_use]
+    pub fn rename(mut self, old: impl Into<String>, new: impl Into<String>) -> Self {
+        self.names.insert(old.into(), new.into());
+        self
+    }
+
+    /// The names under which events of these types may be stored.
+    pub(crate) fn stored_names(&self, types: &[String]) -> Vec<String> {
+        let mut names: BTreeSet<&str> = types.iter().map(String::as_str).collect();
+        for (old, new) in &self.names {
+            if names.contains(new.as_str()) {
+                names.insert(old);
+            }
+        }
+        names.into_iter().map(str::to_owned).collect()
+    }
+
+    /// Brings one event to today's shape.
+    pub(crate) fn apply(&self, event: &mut RecordedEvent) -> Result<(), ReadError> {
+        if let Some(new) = self.names.get(&event.event_type) {
+            event.event_type.clone_from(new);
+        }
+        let Some(steps) = self.steps.get(&event.event_type) else { return Ok(()) };
+        if !steps.contains_key(&event.schema_version) {
+            return Ok(());
+        }
+        let mut data: Value = serde_json::from_str(&event.data)
+            .map_err(|error| refused(event, error.to_string()))?;
+        while let Some(step) = steps.get(&event.schema_version) {
+            data = step(data).map_err(|message| refused(event, message))?;
+            event.schema_version += 1;
+        }
+        event.data = data.to_string();
+        Ok(())
+    }
+}
+
+fn refused(event: &RecordedEvent, message: String) -> ReadError {
+    ReadError::Upcast {
+        position: event.position,
+        event_type: event.event_type.clone(),
+        schema_version: event.schema_version,
+        message,
+    }
+}
+
+impl fmt::Debug for Upcasters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let steps: usize = self.steps.values().map(HashMap::len).sum();
+        f.debug_struct("Upcasters").field("steps", &steps).field("names", &self.names).finish()
+    }
+}
