@@ -71,6 +71,7 @@ pub enum ExpectedVersion {
 
 impl ExpectedVersion {
     /// As the SQL functions take it: `NULL` any, 0 no stream, -1 must exist, n exactly n.
+    #[cfg(feature = "postgres")]
     pub(crate) fn to_stored(self) -> Option<i64> {
         match self {
             ExpectedVersion::Any => None,

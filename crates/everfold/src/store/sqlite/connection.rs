@@ -41,8 +41,8 @@ pub(super) fn open_writable(
     let connection = open(path, flags, patience)?;
     // SQLite opens a file that may not be written for reading instead of refusing it.
     match connection.is_readonly("main") {
-        Ok(false) => Ok(connection),
         Ok(true) => Err(read_only(path)),
+        Ok(false) => look_inside(connection, path),
         Err(error) => Err(open_error(error, path)),
     }
 }
@@ -52,15 +52,22 @@ pub(super) fn open_readable(path: &Path, patience: Duration) -> Result<Connectio
     if !path.exists() {
         return Err(missing(path));
     }
-    open(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX, patience)
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    look_inside(open(path, flags, patience)?, path)
 }
 
 fn open(path: &Path, flags: OpenFlags, patience: Duration) -> Result<Connection, StoreError> {
     let connection =
         Connection::open_with_flags(path, flags).map_err(|error| open_error(error, path))?;
-    connection.busy_timeout(patience).map_err(|error| open_error(error, path))?;
+    connection
+        .busy_timeout(patience)
+        .map_err(|error| open_error(error, path))?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-    // The file itself is not looked at before the first statement.
+    Ok(connection)
+}
+
+/// SQLite does not look at the file itself before the first statement.
+fn look_inside(connection: Connection, path: &Path) -> Result<Connection, StoreError> {
     connection
         .query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))
         .map_err(|error| open_error(error, path))?;
@@ -93,14 +100,18 @@ pub(super) fn prepare_writer(
          PRAGMA journal_size_limit = {WAL_BYTES_MAX};"
     );
     connection.execute_batch(&settings).map_err(store_error)?;
-    connection.busy_timeout(LOCK_TRY.min(patience)).map_err(store_error)?;
+    connection
+        .busy_timeout(LOCK_TRY.min(patience))
+        .map_err(store_error)?;
     Ok(())
 }
 
 /// Readers and a writer side by side need the write-ahead log. The file remembers it.
 fn switch_to_wal(connection: &Connection, patience: Duration) -> Result<(), OpenError> {
     let switch = || {
-        connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0))
+        connection.query_row("PRAGMA journal_mode = WAL", [], |row| {
+            row.get::<_, String>(0)
+        })
     };
     // SQLite does not wait by itself when several switch at once.
     let mode = retry_busy(patience, switch).map_err(store_error)?;
@@ -108,7 +119,9 @@ fn switch_to_wal(connection: &Connection, patience: Duration) -> Result<(), Open
         return Ok(());
     }
     Err(OpenError::Unsafe {
-        message: format!("the file cannot have a write-ahead log (its journal mode stays \"{mode}\")"),
+        message: format!(
+            "the file cannot have a write-ahead log (its journal mode stays \"{mode}\")"
+        ),
         hint: "put the file on a local disk; network file systems cannot share it".to_owned(),
     })
 }
@@ -134,7 +147,9 @@ pub(super) fn in_transaction<T, E: From<StoreError>>(
             let message = "SQLite rolled the transaction back: the disk is full or failed";
             Err(StoreError::new(StoreErrorKind::Exhausted, message).into())
         }
-        Ok(done) => run(connection, "COMMIT").map(|()| done).map_err(|e| store_error(e).into()),
+        Ok(done) => run(connection, "COMMIT")
+            .map(|()| done)
+            .map_err(|e| store_error(e).into()),
         Err(error) => Err(error),
     };
     if outcome.is_err() && !connection.is_autocommit() {

@@ -1,0 +1,266 @@
+//! The one thread that writes, and the queue before it.
+//!
+//! ```text
+//!   append ─┐                 ┌─ BEGIN IMMEDIATE
+//!   append ─┼─ queue ─ group ─┤  each member: stored, repeat, conflict or refused
+//!   append ─┘                 └─ COMMIT ──> answers, then a hint for followers
+//! ```
+//!
+//! The thread takes what waits, and never waits for more to come: a lone append pays one commit,
+//! and many at once share one. A member's failure undoes that member alone. If the transaction as a
+//! whole fails, each member is tried by itself, because one of them may be what it failed on.
+//!
+//! When the queue is closed the thread finishes what is in it and ends.
+
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use super::append::{append_one, for_member};
+use super::connection::in_transaction;
+use super::error::copy;
+use crate::append::{Appended, StreamAppend};
+use crate::error::{AppendError, StoreError, StoreErrorKind};
+use crate::options::StoreOptions;
+
+/// As many groups may wait in the queue; further callers wait for a place.
+const GROUPS_QUEUED_MAX: usize = 4;
+
+type Outcome = Result<Appended, AppendError>;
+type Work = Box<dyn FnOnce(&Connection) + Send>;
+
+enum Request {
+    Append(Member),
+    /// Anything else that writes, in transactions of its own.
+    Work(Work),
+}
+
+/// An append that waits for its outcome.
+struct Member {
+    append: StreamAppend,
+    answer: oneshot::Sender<Outcome>,
+}
+
+pub(super) struct Writer {
+    /// `None` once closed.
+    queue: Mutex<Option<mpsc::Sender<Request>>>,
+    thread: tokio::sync::Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Writer {
+    /// Starts the thread. `hint` is notified after every commit.
+    pub(super) fn start(
+        connection: Connection,
+        options: &StoreOptions,
+        hint: Arc<Notify>,
+    ) -> Result<Self, StoreError> {
+        let capacity = options.group_appends_max.saturating_mul(GROUPS_QUEUED_MAX);
+        let (queue, requests) = mpsc::channel(capacity.min(tokio::sync::Semaphore::MAX_PERMITS));
+        let thread = WriterThread {
+            connection,
+            requests,
+            next: None,
+            hint,
+            appends_max: options.group_appends_max,
+            events_max: options.group_events_max,
+            patience: options.request_timeout,
+        };
+        let handle = std::thread::Builder::new()
+            .name("everfold-writer".to_owned())
+            .spawn(move || thread.run())
+            .map_err(|error| {
+                let message = format!("the writer thread could not be started: {error}");
+                StoreError::new(StoreErrorKind::Exhausted, message).with_source(error)
+            })?;
+        Ok(Writer {
+            queue: Mutex::new(Some(queue)),
+            thread: tokio::sync::Mutex::new(Some(handle)),
+        })
+    }
+
+    /// Appends, together with whatever else waits.
+    pub(super) async fn append(&self, append: StreamAppend) -> Outcome {
+        let (answer, outcome) = oneshot::channel();
+        self.send(Request::Append(Member { append, answer }))
+            .await?;
+        outcome.await.unwrap_or_else(|_| Err(stopped().into()))
+    }
+
+    /// Runs `work` on the writing connection.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (answer, outcome) = oneshot::channel();
+        let work: Work = Box::new(move |connection| {
+            // The caller may have gone; the work is done all the same.
+            let _ = answer.send(work(connection));
+        });
+        self.send(Request::Work(work)).await?;
+        outcome.await.map_err(|_| stopped())
+    }
+
+    /// Takes no more requests, finishes those in the queue and ends the thread.
+    pub(super) async fn close(&self) {
+        drop(self.take_queue());
+        let mut thread = self.thread.lock().await;
+        if let Some(handle) = thread.take() {
+            // A thread that panicked has said so already.
+            let _ = tokio::task::spawn_blocking(move || handle.join()).await;
+        }
+    }
+
+    async fn send(&self, request: Request) -> Result<(), StoreError> {
+        let queue = self
+            .queue
+            .lock()
+            .expect("nothing panics with the queue locked")
+            .clone();
+        let Some(queue) = queue else {
+            return Err(super::closed());
+        };
+        queue.send(request).await.map_err(|_| ended())
+    }
+
+    fn take_queue(&self) -> Option<mpsc::Sender<Request>> {
+        self.queue
+            .lock()
+            .expect("nothing panics with the queue locked")
+            .take()
+    }
+}
+
+impl Drop for Writer {
+    /// Blocks until the queue is done, which is one commit as a rule.
+    fn drop(&mut self) {
+        drop(self.take_queue());
+        if let Some(handle) = self.thread.get_mut().take() {
+            let _ = handle.join();
+        }
+    }
+}
+
+/// The thread went away with a request in hand: it panicked.
+fn stopped() -> StoreError {
+    let message = "the writer thread stopped; whether the append was stored is unknown";
+    StoreError::new(StoreErrorKind::Closed, message)
+}
+
+/// The thread is gone for good.
+fn ended() -> StoreError {
+    let message = "the writer thread of this store has ended after a panic; open the store again";
+    StoreError::new(StoreErrorKind::HandleClosed, message)
+}
+
+struct WriterThread {
+    connection: Connection,
+    requests: mpsc::Receiver<Request>,
+    /// Taken from the queue, and no part of the group at hand.
+    next: Option<Request>,
+    hint: Arc<Notify>,
+    appends_max: usize,
+    events_max: usize,
+    patience: Duration,
+}
+
+impl WriterThread {
+    fn run(mut self) {
+        while let Some(request) = self.next.take().or_else(|| self.requests.blocking_recv()) {
+            match request {
+                Request::Append(first) => {
+                    let group = self.collect(first);
+                    self.append_group(group);
+                }
+                Request::Work(work) => {
+                    work(&self.connection);
+                    self.hint.notify_one();
+                }
+            }
+        }
+    }
+
+    /// The first member and those that wait behind it, up to the bounds.
+    fn collect(&mut self, first: Member) -> Vec<Member> {
+        let mut events = first.append.events.len();
+        let mut group = vec![first];
+        while group.len() < self.appends_max {
+            match self.requests.try_recv() {
+                Ok(Request::Append(member))
+                    if events + member.append.events.len() <= self.events_max =>
+                {
+                    events += member.append.events.len();
+                    group.push(member);
+                }
+                Ok(request) => {
+                    self.next = Some(request);
+                    break;
+                }
+                Err(_) => break,
+            }
+        }
+        group
+    }
+
+    fn append_group(&self, group: Vec<Member>) {
+        let (appends, answers): (Vec<StreamAppend>, Vec<_>) = group
+            .into_iter()
+            .map(|member| (member.append, member.answer))
+            .unzip();
+        let outcomes = append_each(&self.connection, &appends, self.patience);
+        let stored = outcomes.iter().any(Result::is_ok);
+        for (answer, outcome) in answers.into_iter().zip(outcomes) {
+            // Whoever does not wait any more knows that the outcome is unknown.
+            let _ = answer.send(outcome);
+        }
+        if stored {
+            self.hint.notify_one();
+        }
+    }
+}
+
+/// Appends all in one transaction; should that fail as a whole, each in one of its own.
+fn append_each(
+    connection: &Connection,
+    appends: &[StreamAppend],
+    patience: Duration,
+) -> Vec<Outcome> {
+    match append_all(connection, appends, patience) {
+        Ok(outcomes) => outcomes,
+        // The lock is not to be had: for none of them.
+        Err(error) if appends.len() == 1 || error.kind() == StoreErrorKind::Busy => {
+            appends.iter().map(|_| Err(for_member(&error))).collect()
+        }
+        Err(error) => {
+            tracing::warn!(%error, "a group of appends failed, trying each by itself");
+            appends
+                .chunks(1)
+                .flat_map(|alone| append_each(connection, alone, patience))
+                .collect()
+        }
+    }
+}
+
+/// Appends all in one transaction, each with its own outcome, in their order.
+pub(super) fn append_all(
+    connection: &Connection,
+    appends: &[StreamAppend],
+    patience: Duration,
+) -> Result<Vec<Outcome>, StoreError> {
+    in_transaction(connection, patience, |connection| {
+        let mut outcomes = Vec::with_capacity(appends.len());
+        for append in appends {
+            let outcome = append_one(connection, append);
+            if let Err(AppendError::Store(error)) = &outcome {
+                // Not this member's fault alone if SQLite gave up the whole transaction for it.
+                if connection.is_autocommit() {
+                    return Err(copy(error));
+                }
+            }
+            outcomes.push(outcome);
+        }
+        Ok(outcomes)
+    })
+}
