@@ -66,7 +66,7 @@ pub enum Durability {
 /// # use everfold::StoreOptions;
 /// let mut options = StoreOptions::default();
 /// options.pool_size = 4;
-/// options.migrate = true;
+/// options.migrate = Some(true);
 /// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
