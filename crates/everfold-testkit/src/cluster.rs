@@ -99,17 +99,8 @@ impl Cluster {
         let mut standby = Cluster::prepare(self.options.clone())?;
         run(standby
             .command("pg_basebackup")?
-            .args([
-                "--write-recovery-conf",
-                "--wal-method=stream",
-                "--checkpoint=fast",
-            ])
-            .args([
-                "--no-sync",
-                "--no-password",
-                "--username=postgres",
-                "--host=127.0.0.1",
-            ])
+            .args(["--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast"])
+            .args(["--no-sync", "--no-password", "--username=postgres", "--host=127.0.0.1"])
             .arg(format!("--port={}", self.port))
             .arg("--pgdata")
             .arg(standby.data_dir())
@@ -134,12 +125,8 @@ impl Cluster {
 
     /// Restarts the server in an orderly way; open transactions are rolled back.
     pub fn restart_fast(&self) -> anyhow::Result<()> {
-        run(self
-            .pg_ctl("restart")?
-            .arg("--mode=fast")
-            .arg("--log")
-            .arg(self.log_file()))
-        .with_context(|| format!("the server did not restart; its log:\n{}", self.log()))
+        run(self.pg_ctl("restart")?.arg("--mode=fast").arg("--log").arg(self.log_file()))
+            .with_context(|| format!("the server did not restart; its log:\n{}", self.log()))
     }
 
     /// Makes a standby a primary; returns when it accepts writes.
@@ -155,9 +142,7 @@ impl Cluster {
 
     /// The URL of a database for another user, or with another password.
     pub fn url_as(&self, user: &str, password: Option<&str>, database: &str) -> String {
-        let password = password
-            .map(|password| format!(":{password}"))
-            .unwrap_or_default();
+        let password = password.map(|password| format!(":{password}")).unwrap_or_default();
         format!("postgres://{user}{password}@{}/{database}", self.address())
     }
 
@@ -200,46 +185,31 @@ impl Cluster {
     /// A cluster without data yet.
     fn prepare(options: ClusterOptions) -> anyhow::Result<Cluster> {
         let bin = postgres_folder()?;
-        Ok(Cluster {
-            bin,
-            folder: Folder::create("everfold-pg-")?,
-            port: 0,
-            options,
-        })
+        Ok(Cluster { bin, folder: Folder::create("everfold-pg-")?, port: 0, options })
     }
 
     fn init(&self) -> anyhow::Result<()> {
         let mut command = self.command("initdb")?;
-        command.args([
-            "--no-sync",
-            "--locale=C",
-            "--encoding=UTF8",
-            "--username=postgres",
-        ]);
+        command.args(["--no-sync", "--locale=C", "--encoding=UTF8", "--username=postgres"]);
         command.arg("--pgdata").arg(self.data_dir());
         match self.options.auth {
             Auth::Trust => command.arg("--auth=trust"),
             Auth::Password => {
                 let file = self.folder.path().join("password");
                 self.folder.write(&file, PASSWORD)?;
-                command
-                    .arg("--auth=scram-sha-256")
-                    .arg("--pwfile")
-                    .arg(file)
+                command.arg("--auth=scram-sha-256").arg("--pwfile").arg(file)
             }
         };
         run(&mut command)?;
         let main = self.data_dir().join("postgresql.conf");
         let text = fs::read_to_string(&main)?;
-        self.folder
-            .write(&main, &format!("{text}\ninclude '{SETTINGS_FILE}'\n"))
+        self.folder.write(&main, &format!("{text}\ninclude '{SETTINGS_FILE}'\n"))
     }
 
     fn start_on_free_port(&mut self) -> anyhow::Result<()> {
         for _ in 0..PORT_TRIES {
             self.port = free_port()?;
-            self.folder
-                .write(&self.data_dir().join(SETTINGS_FILE), &self.settings())?;
+            self.folder.write(&self.data_dir().join(SETTINGS_FILE), &self.settings())?;
             match self.start_again() {
                 Err(_) if self.port_was_taken() => fs::remove_file(self.log_file())?,
                 outcome => return outcome,
@@ -259,10 +229,7 @@ impl Cluster {
         };
         set("listen_addresses", "127.0.0.1");
         set("port", &self.port.to_string());
-        set(
-            "unix_socket_directories",
-            &format!("\"{}\"", self.folder.path().display()),
-        );
+        set("unix_socket_directories", &format!("\"{}\"", self.folder.path().display()));
         set("fsync", if self.options.fsync { "on" } else { "off" });
         for (name, value) in DEFAULT_SETTINGS {
             set(name, value);
@@ -275,9 +242,7 @@ impl Cluster {
 
     fn pg_ctl(&self, action: &str) -> anyhow::Result<Command> {
         let mut command = self.command("pg_ctl")?;
-        command
-            .arg(action)
-            .args(["--wait", "--timeout", WAIT_SECONDS]);
+        command.arg(action).args(["--wait", "--timeout", WAIT_SECONDS]);
         command.arg("--pgdata").arg(self.data_dir());
         Ok(command)
     }

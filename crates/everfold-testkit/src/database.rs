@@ -46,19 +46,11 @@ impl TestDatabase {
     /// When that fails.
     pub async fn create_at(server: &Server) -> TestDatabase {
         let name = format!("everfold_test_{}", Uuid::now_v7().simple());
-        let client = connect(&server.maintenance_url())
-            .await
-            .expect("the server can be reached");
+        let client = connect(&server.maintenance_url()).await.expect("the server can be reached");
         // Nobody is ever connected to template0, so creations do not get in each other's way.
         let statement = format!("CREATE DATABASE {name} TEMPLATE template0");
-        client
-            .batch_execute(&statement)
-            .await
-            .expect("the database can be created");
-        TestDatabase {
-            server: server.clone(),
-            name,
-        }
+        client.batch_execute(&statement).await.expect("the database can be created");
+        TestDatabase { server: server.clone(), name }
     }
 
     /// The URL of the database.
@@ -88,9 +80,7 @@ impl TestDatabase {
     ///
     /// When the server cannot be reached.
     pub async fn connect(&self) -> Client {
-        connect(&self.url())
-            .await
-            .expect("the database can be reached")
+        connect(&self.url()).await.expect("the database can be reached")
     }
 }
 
@@ -106,24 +96,19 @@ impl Drop for TestDatabase {
 }
 
 fn execute_blocking(server: &Server, statement: &str) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut config = server.config()?;
-        let (client, connection) = config
-            .connect_timeout(DROP_CONNECT_TIMEOUT)
-            .connect(NoTls)
-            .await?;
+        let (client, connection) =
+            config.connect_timeout(DROP_CONNECT_TIMEOUT).connect(NoTls).await?;
         tokio::spawn(connection);
         Ok(client.batch_execute(statement).await?)
     })
 }
 
 async fn connect(url: &str) -> anyhow::Result<Client> {
-    let (client, connection) = tokio_postgres::connect(url, NoTls)
-        .await
-        .with_context(|| format!("no answer at {url}"))?;
+    let (client, connection) =
+        tokio_postgres::connect(url, NoTls).await.with_context(|| format!("no answer at {url}"))?;
     // The client reports a lost connection to whoever uses it.
     tokio::spawn(connection);
     Ok(client)

@@ -37,10 +37,7 @@ impl Folder {
                 .context("could not give the folder to nobody")?;
         }
         let guard = Guard::watch(temporary.path())?;
-        Ok(Folder {
-            path: temporary.keep(),
-            _guard: guard,
-        })
+        Ok(Folder { path: temporary.keep(), _guard: guard })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -62,9 +59,7 @@ impl Folder {
     pub(crate) fn command(&self, program: &Path) -> anyhow::Result<Command> {
         let mut command = if is_root()? {
             let mut command = Command::new("setpriv");
-            command
-                .arg(format!("--reuid={NOBODY}"))
-                .arg(format!("--regid={NOBODY}"));
+            command.arg(format!("--reuid={NOBODY}")).arg(format!("--regid={NOBODY}"));
             command.arg("--clear-groups").arg("--").arg(program);
             command
         } else {
@@ -76,10 +71,7 @@ impl Folder {
             }
         }
         command.env("LC_ALL", "C").current_dir(&self.path);
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(command)
     }
 }
@@ -87,11 +79,7 @@ impl Folder {
 /// Runs a command to its end; the error tells what it printed.
 pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = command
+    let Output { status, stdout, stderr } = command
         .output()
         .with_context(|| format!("could not run {}", command.get_program().display()))?;
     if !status.success() {

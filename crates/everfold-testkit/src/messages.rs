@@ -89,12 +89,7 @@ mod tests {
             let mut messages = Messages::default();
             let mut ends = Vec::new();
             for (index, chunk) in sent.chunks(size).enumerate() {
-                ends.extend(
-                    messages
-                        .request_ends(chunk)
-                        .iter()
-                        .map(|end| index * size + end),
-                );
+                ends.extend(messages.request_ends(chunk).iter().map(|end| index * size + end));
             }
             assert_eq!(ends, whole, "chunks of {size}");
         }

@@ -77,16 +77,9 @@ impl PgBouncer {
         let port = free_port()?;
         let settings = folder.path().join("pgbouncer.ini");
         folder.write(&settings, &settings_text(server, port, pool_size)?)?;
-        let process = folder
-            .command(&program)?
-            .arg(settings)
-            .spawn()
-            .context("could not run pgbouncer")?;
-        Ok(PgBouncer {
-            process,
-            folder,
-            port,
-        })
+        let process =
+            folder.command(&program)?.arg(settings).spawn().context("could not run pgbouncer")?;
+        Ok(PgBouncer { process, folder, port })
     }
 
     /// Waits until it listens; false when its port was taken by another.
@@ -156,15 +149,9 @@ fn target_text(server: &Server) -> anyhow::Result<String> {
     };
     let port = config.get_ports().first().copied().unwrap_or(5432);
     let mut text = format!("host={host} port={port}");
-    text.push_str(&format!(
-        " user={}",
-        quoted(config.get_user().unwrap_or("postgres"))
-    ));
+    text.push_str(&format!(" user={}", quoted(config.get_user().unwrap_or("postgres"))));
     if let Some(password) = config.get_password() {
-        text.push_str(&format!(
-            " password={}",
-            quoted(&String::from_utf8_lossy(password))
-        ));
+        text.push_str(&format!(" password={}", quoted(&String::from_utf8_lossy(password))));
     }
     Ok(text)
 }

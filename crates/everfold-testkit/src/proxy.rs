@@ -131,15 +131,9 @@ impl Proxy {
     pub async fn accept(&self) -> anyhow::Result<()> {
         let mut acceptor = self.acceptor.lock().await;
         if acceptor.is_none() {
-            let listener = self
-                .runtime()
-                .spawn(TcpListener::bind(self.address))
-                .await?;
+            let listener = self.runtime().spawn(TcpListener::bind(self.address)).await?;
             let listener = listener.context("the proxy's port was taken meanwhile")?;
-            *acceptor = Some(
-                self.runtime()
-                    .spawn(accept_all(self.shared.clone(), listener)),
-            );
+            *acceptor = Some(self.runtime().spawn(accept_all(self.shared.clone(), listener)));
         }
         Ok(())
     }
@@ -179,16 +173,11 @@ impl Proxy {
             (1..=PATTERN_BYTES_MAX).contains(&pattern.len()),
             "a pattern has 1 to {PATTERN_BYTES_MAX} bytes"
         );
-        *lock(&self.shared.trap) = Some(Trap {
-            pattern: pattern.to_owned(),
-            forward,
-        });
+        *lock(&self.shared.trap) = Some(Trap { pattern: pattern.to_owned(), forward });
     }
 
     fn runtime(&self) -> &Runtime {
-        self.runtime
-            .as_ref()
-            .expect("the runtime lives as long as the proxy")
+        self.runtime.as_ref().expect("the runtime lives as long as the proxy")
     }
 }
 
@@ -231,12 +220,7 @@ async fn serve(shared: Arc<Shared>, mut client: TcpStream) {
     if let Some(caught) = caught.filter(|caught| caught.forward) {
         let finish = async {
             tokio::join!(
-                finish_request(
-                    caught,
-                    &mut client_reader,
-                    &mut server_writer,
-                    &mut messages
-                ),
+                finish_request(caught, &mut client_reader, &mut server_writer, &mut messages),
                 discard_answers(&mut server_reader),
             )
         };
@@ -284,11 +268,7 @@ async fn finish_request(
     server: &mut WriteHalf<'_>,
     messages: &mut Messages,
 ) -> io::Result<()> {
-    let Caught {
-        mut bytes,
-        mut pattern_end,
-        ..
-    } = caught;
+    let Caught { mut bytes, mut pattern_end, .. } = caught;
     loop {
         let ends = messages.request_ends(&bytes);
         if let Some(&end) = ends.iter().find(|&&end| end >= pattern_end) {
@@ -324,11 +304,7 @@ impl Shared {
         let mut trap = lock(&self.trap);
         let pattern_end = end_of(&trap.as_ref()?.pattern, earlier, bytes)?;
         let forward = trap.take()?.forward;
-        Some(Caught {
-            bytes: bytes.to_owned(),
-            pattern_end,
-            forward,
-        })
+        Some(Caught { bytes: bytes.to_owned(), pattern_end, forward })
     }
 }
 

@@ -23,10 +23,7 @@ impl Seed {
     /// When `EVERFOLD_SEED` is not a decimal number that fits 64 bits.
     pub fn from_env_or_random() -> Seed {
         let seed = match std::env::var("EVERFOLD_SEED") {
-            Ok(text) => text
-                .trim()
-                .parse()
-                .expect("EVERFOLD_SEED is a number that fits 64 bits"),
+            Ok(text) => text.trim().parse().expect("EVERFOLD_SEED is a number that fits 64 bits"),
             Err(_) => uuid::Uuid::now_v7().as_u64_pair().1,
         };
         println!("EVERFOLD_SEED={seed}");
@@ -109,9 +106,7 @@ mod tests {
     fn same_seed_gives_the_same_numbers() {
         let numbers = |seed| {
             let mut seed = Seed::new(seed);
-            std::iter::repeat_with(|| seed.next_u64())
-                .take(100)
-                .collect::<Vec<_>>()
+            std::iter::repeat_with(|| seed.next_u64()).take(100).collect::<Vec<_>>()
         };
         assert_eq!(numbers(1), numbers(1));
         assert_ne!(numbers(1), numbers(2));
@@ -131,10 +126,7 @@ mod tests {
         for _ in 0..10_000 {
             seen[seed.below(10) as usize] += 1;
         }
-        assert!(
-            seen.iter().all(|count| (800..1200).contains(count)),
-            "{seen:?}"
-        );
+        assert!(seen.iter().all(|count| (800..1200).contains(count)), "{seen:?}");
     }
 
     #[test]

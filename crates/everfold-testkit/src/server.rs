@@ -43,11 +43,9 @@ impl Server {
 
     /// The server of a URL `postgres://user:password@host:port/database?parameters`.
     pub fn from_url(url: &str) -> anyhow::Result<Server> {
-        url.parse::<tokio_postgres::Config>()
-            .context("not a PostgreSQL URL")?;
-        let Some(rest) = url
-            .strip_prefix("postgres://")
-            .or_else(|| url.strip_prefix("postgresql://"))
+        url.parse::<tokio_postgres::Config>().context("not a PostgreSQL URL")?;
+        let Some(rest) =
+            url.strip_prefix("postgres://").or_else(|| url.strip_prefix("postgresql://"))
         else {
             bail!("a server is given as postgres://user:password@host:port/database");
         };
@@ -61,22 +59,21 @@ impl Server {
         Ok(Server {
             credentials: credentials.to_owned(),
             host: host.to_owned(),
-            maintenance_database: if database.is_empty() {
-                "postgres"
-            } else {
-                database
-            }
-            .to_owned(),
+            maintenance_database: if database.is_empty() { "postgres" } else { database }
+                .to_owned(),
             parameters: parameters.to_owned(),
         })
     }
 
     /// The URL of one of its databases.
     pub fn url(&self, database: &str) -> String {
-        format!(
-            "postgres://{}{}/{database}{}",
-            self.credentials, self.host, self.parameters
-        )
+        format!("postgres://{}{}/{database}{}", self.credentials, self.host, self.parameters)
+    }
+
+    /// The same server with another user.
+    #[must_use]
+    pub fn as_user(&self, user: &str, password: &str) -> Server {
+        Server { credentials: format!("{user}:{password}@"), ..self.clone() }
     }
 
     /// The URL of the database to connect to in order to create others.
@@ -86,10 +83,7 @@ impl Server {
 
     /// The same server reached at another address, such as that of a [`Proxy`](crate::Proxy).
     pub fn at(&self, address: SocketAddr) -> Server {
-        Server {
-            host: address.to_string(),
-            ..self.clone()
-        }
+        Server { host: address.to_string(), ..self.clone() }
     }
 
     /// Where it listens, for a [`Proxy`](crate::Proxy) in front of it.
@@ -100,9 +94,7 @@ impl Server {
         };
         let port = config.get_ports().first().copied().unwrap_or(5432);
         let mut addresses = (host.as_str(), port).to_socket_addrs()?;
-        addresses
-            .next()
-            .with_context(|| format!("{host} has no address"))
+        addresses.next().with_context(|| format!("{host} has no address"))
     }
 
     pub(crate) fn config(&self) -> anyhow::Result<tokio_postgres::Config> {
@@ -123,19 +115,10 @@ mod tests {
     fn url_keeps_credentials_and_parameters() {
         let server = Server::from_url("postgresql://me:p%40ss@db:5433/main?sslmode=disable");
         let server = server.unwrap();
-        assert_eq!(
-            server.url("other"),
-            "postgres://me:p%40ss@db:5433/other?sslmode=disable"
-        );
-        assert_eq!(
-            server.maintenance_url(),
-            "postgres://me:p%40ss@db:5433/main?sslmode=disable"
-        );
+        assert_eq!(server.url("other"), "postgres://me:p%40ss@db:5433/other?sslmode=disable");
+        assert_eq!(server.maintenance_url(), "postgres://me:p%40ss@db:5433/main?sslmode=disable");
         let moved = server.at(([127, 0, 0, 1], 7).into());
-        assert_eq!(
-            moved.url("other"),
-            "postgres://me:p%40ss@127.0.0.1:7/other?sslmode=disable"
-        );
+        assert_eq!(moved.url("other"), "postgres://me:p%40ss@127.0.0.1:7/other?sslmode=disable");
     }
 
     #[test]

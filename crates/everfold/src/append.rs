@@ -126,19 +126,50 @@ pub(crate) fn check_json(
             max,
         });
     }
-    if holds_nul(json) {
-        return Err(InvalidAppend::Nul { part, number });
+    match unstorable_escape(json) {
+        None => Ok(()),
+        Some(Unstorable::Nul) => Err(InvalidAppend::Nul { part, number }),
+        Some(Unstorable::HalfPair) => Err(InvalidAppend::HalfPair { part, number }),
     }
-    Ok(())
 }
 
-/// Whether JSON text has an escaped NUL in a string: `\u0000` whose backslash is not itself
-/// escaped. (Valid JSON cannot hold a raw one.)
-fn holds_nul(json: &str) -> bool {
-    json.match_indices("\\u0000").any(|(at, _)| {
-        let backslashes = json[..at].bytes().rev().take_while(|&byte| byte == b'\\').count();
-        backslashes % 2 == 0
-    })
+/// An escape in JSON text that is no character a store can hold, if there is one: NUL, or half of
+/// a surrogate pair. The text is valid JSON otherwise.
+fn unstorable_escape(json: &str) -> Option<Unstorable> {
+    let mut rest = json;
+    while let Some(at) = rest.find('\\') {
+        let escape = &rest[at + 1..];
+        rest = escape.get(1..)?;
+        if !escape.starts_with('u') {
+            continue;
+        }
+        let unit = unit_of(rest)?;
+        rest = &rest[4..];
+        match unit {
+            0 => return Some(Unstorable::Nul),
+            0xD800..=0xDBFF => {
+                let low = rest.strip_prefix("\\u").and_then(unit_of);
+                if !matches!(low, Some(0xDC00..=0xDFFF)) {
+                    return Some(Unstorable::HalfPair);
+                }
+                rest = &rest[6..];
+            }
+            0xDC00..=0xDFFF => return Some(Unstorable::HalfPair),
+            _ => {}
+        }
+    }
+    None
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Unstorable {
+    Nul,
+    HalfPair,
+}
+
+/// The number that four hex digits stand for.
+fn unit_of(digits: &str) -> Option<u32> {
+    u32::from_str_radix(digits.get(..4)?, 16).ok()
 }
 
 fn check_ids(events: &[NewEvent]) -> Result<(), InvalidAppend> {
@@ -171,12 +202,22 @@ mod tests {
     }
 
     #[test]
-    fn escaped_nul_is_found_and_its_look_alikes_are_not() {
-        assert!(holds_nul(r#""\u0000""#));
-        assert!(holds_nul(r#""\\\u0000""#));
-        assert!(!holds_nul(r#""\\u0000""#));
-        assert!(!holds_nul(r#""\u00000"#.replace("\\u0000", "u0000").as_str()));
-        assert!(!holds_nul(r#""\u0001""#));
+    fn escapes_that_cannot_be_stored_are_found_and_their_look_alikes_are_not() {
+        let cases = [
+            (r#""\u0000""#, Some(Unstorable::Nul)),
+            (r#""\\\u0000""#, Some(Unstorable::Nul)),
+            (r#""\\u0000""#, None),
+            (r#""u0000 \u0001 \n""#, None),
+            (r#""\ud83d\ude00""#, None),
+            (r#""\ud83d""#, Some(Unstorable::HalfPair)),
+            (r#""\ud83d\u0041""#, Some(Unstorable::HalfPair)),
+            (r#""\ude00""#, Some(Unstorable::HalfPair)),
+            (r#""\ud83d\\ude00""#, Some(Unstorable::HalfPair)),
+            (r#""\ud83d\ude00\u0000""#, Some(Unstorable::Nul)),
+        ];
+        for (json, wanted) in cases {
+            assert_eq!(unstorable_escape(json), wanted, "{json}");
+        }
     }
 
     #[test]

@@ -200,10 +200,7 @@ impl<D: Decider> Handler<D> {
     ///
     /// # Errors
     /// If the stream cannot be read or an event does not fit the decider's type.
-    pub async fn load(
-        &self,
-        stream: impl Into<StreamId>,
-    ) -> Result<Loaded<D::State>, ReadError> {
+    pub async fn load(&self, stream: impl Into<StreamId>) -> Result<Loaded<D::State>, ReadError> {
         let stream = stream.into();
         let start = self.load_snapshot(&stream).await;
         self.catch_up(&stream, start).await
@@ -291,9 +288,8 @@ impl<D: Decider> Handler<D> {
         appended: Appended,
     ) -> Handled<D::State> {
         let before = loaded.version;
-        let state = decided
-            .iter()
-            .fold(loaded.state, |state, event| self.decider.evolve(state, event));
+        let state =
+            decided.iter().fold(loaded.state, |state, event| self.decider.evolve(state, event));
         let version = appended.version;
         self.save_snapshot(stream, before, version, &state).await;
         Handled { state, version, appended: Some(appended) }
@@ -340,7 +336,10 @@ impl<D: Decider> Handler<D> {
                 let snapshot =
                     StoredSnapshot { version, state_version: policy.state_version, state };
                 let name = policy.name.clone();
-                self.store.backend().save_snapshot(stream.clone(), name, snapshot).await
+                self.store
+                    .backend()
+                    .save_snapshot(stream.clone(), name, snapshot)
+                    .await
                     .map_err(|error| error.to_string())
             }
             Err(error) => Err(error.to_string()),
@@ -353,7 +352,9 @@ impl<D: Decider> Handler<D> {
 
 impl<D: Decider + std::fmt::Debug> std::fmt::Debug for Handler<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Handler").field("store", &self.store).field("decider", &self.decider)
+        f.debug_struct("Handler")
+            .field("store", &self.store)
+            .field("decider", &self.decider)
             .finish_non_exhaustive()
     }
 }

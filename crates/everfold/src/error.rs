@@ -56,7 +56,9 @@ pub enum AppendError {
     },
     /// An event id is stored already, and this append is not a plain repeat of the one that
     /// stored it.
-    #[error("{message}; use a new id for a new event, a retry repeats ids, types and data unchanged")]
+    #[error(
+        "{message}; use a new id for a new event, a retry repeats ids, types and data unchanged"
+    )]
     IdConflict {
         /// Which id, and where it stands.
         message: String,
@@ -156,15 +158,28 @@ pub enum InvalidAppend {
         max: usize,
     },
     /// A NUL character, which neither store can hold in text.
-    #[error("{part} of event {number} holds a NUL character (\\u0000), which cannot be stored; remove it")]
+    #[error(
+        "{part} of event {number} holds a NUL character (\\u0000), which cannot be stored; remove it"
+    )]
     Nul {
         /// `stream id`, `event type`, `data` or `metadata`.
         part: &'static str,
         /// Which event of the append, from 1.
         number: usize,
     },
-    /// Data that is JSON, but not in the sense of the database (numbers out of range, half
-    /// surrogate pairs).
+    /// Half of a surrogate pair, which is no character.
+    #[error(
+        "{part} of event {number} holds half of a surrogate pair (\\ud800 to \\udfff alone), which is \
+         no character; remove it"
+    )]
+    HalfPair {
+        /// `data` or `metadata`.
+        part: &'static str,
+        /// Which event of the append, from 1.
+        number: usize,
+    },
+    /// Data that is JSON, but not in the sense of the database: numbers out of its range, or
+    /// nesting that is too deep.
     #[error("data cannot be stored as JSON: {message}")]
     Json {
         /// What the database said.
@@ -254,7 +269,9 @@ pub enum OpenError {
 #[non_exhaustive]
 pub enum MigrateError {
     /// The database has no everfold schema.
-    #[error("the database has no everfold schema; run `everfold schema apply`, or open the store with `migrate`")]
+    #[error(
+        "the database has no everfold schema; run `everfold schema apply`, or open the store with `migrate`"
+    )]
     Missing,
     /// The schema is older than this version needs.
     #[error(
@@ -313,7 +330,9 @@ pub enum ImportError {
         line: u64,
     },
     /// Another process imports under the same name.
-    #[error("import \"{name}\" is under way in another process; let one of them finish, then run it again")]
+    #[error(
+        "import \"{name}\" is under way in another process; let one of them finish, then run it again"
+    )]
     UnderWay {
         /// The import's name.
         name: String,

@@ -178,8 +178,7 @@ impl RecordedEvent {
     /// # Errors
     /// If `E` has the variant and the data does not fit it.
     pub fn decode<E: DeserializeOwned>(&self) -> Result<Option<E>, DecodeError> {
-        codec::decode(&self.event_type, &self.data)
-            .map_err(|source| DecodeError::new(self, source))
+        codec::decode(&self.event_type, &self.data).map_err(|source| DecodeError::new(self, source))
     }
 
     /// The data as a value of any type, whatever the event's type is called.

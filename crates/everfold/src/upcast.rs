@@ -87,8 +87,8 @@ impl Upcasters {
         if !steps.contains_key(&event.schema_version) {
             return Ok(());
         }
-        let mut data: Value = serde_json::from_str(&event.data)
-            .map_err(|error| refused(event, error.to_string()))?;
+        let mut data: Value =
+            serde_json::from_str(&event.data).map_err(|error| refused(event, error.to_string()))?;
         while let Some(step) = steps.get(&event.schema_version) {
             data = step(data).map_err(|message| refused(event, message))?;
             event.schema_version += 1;

@@ -10,18 +10,8 @@ async fn databases_are_apart_and_dropped_with_their_sessions() {
     let other = TestDatabase::create().await;
     let client = database.connect().await;
     client.batch_execute("CREATE TABLE mine ()").await.unwrap();
-    assert!(
-        other
-            .connect()
-            .await
-            .batch_execute("TABLE mine")
-            .await
-            .is_err()
-    );
-    let row = client
-        .query_one("SELECT current_database()", &[])
-        .await
-        .unwrap();
+    assert!(other.connect().await.batch_execute("TABLE mine").await.is_err());
+    let row = client.query_one("SELECT current_database()", &[]).await.unwrap();
     assert_eq!(row.get::<_, String>(0), database.name());
 
     let (name, url) = (database.name().to_owned(), database.url());
@@ -35,14 +25,7 @@ async fn databases_are_apart_and_dropped_with_their_sessions() {
 async fn many_databases_can_be_created_at_once() {
     let all = futures::future::join_all((0..8).map(|_| TestDatabase::create())).await;
     for database in &all {
-        assert!(
-            database
-                .connect()
-                .await
-                .simple_query("SELECT 1")
-                .await
-                .is_ok()
-        );
+        assert!(database.connect().await.simple_query("SELECT 1").await.is_ok());
     }
 }
 

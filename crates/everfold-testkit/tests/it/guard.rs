@@ -43,10 +43,7 @@ fn killed_process_leaves_nothing_behind() {
     scene.kill();
     scene.expect_nothing_left();
     let left = all_shared_memory_ids();
-    assert!(
-        segments.iter().all(|id| !left.contains(id)),
-        "{segments:?} in {left:?}"
-    );
+    assert!(segments.iter().all(|id| !left.contains(id)), "{segments:?} in {left:?}");
 }
 
 #[test]
@@ -61,9 +58,7 @@ fn exited_process_leaves_nothing_behind() {
 fn process_killed_while_the_cluster_is_made_leaves_nothing_behind() {
     let mut scene = Scene::begin("wait");
     eventually_blocking("initdb is at work", LIMIT, || {
-        entries(scene.folder())
-            .iter()
-            .any(|folder| folder.join("data/PG_VERSION").exists())
+        entries(scene.folder()).iter().any(|folder| folder.join("data/PG_VERSION").exists())
     });
     scene.kill();
     scene.expect_nothing_left();
@@ -73,9 +68,7 @@ fn process_killed_while_the_cluster_is_made_leaves_nothing_behind() {
 fn process_killed_while_the_server_starts_leaves_nothing_behind() {
     let mut scene = Scene::begin("wait");
     eventually_blocking("the server writes its log", LIMIT, || {
-        entries(scene.folder())
-            .iter()
-            .any(|folder| folder.join("log").exists())
+        entries(scene.folder()).iter().any(|folder| folder.join("log").exists())
     });
     scene.kill();
     scene.expect_nothing_left();
@@ -99,10 +92,7 @@ struct Scene {
 
 impl Scene {
     fn begin(part: &str) -> Scene {
-        let folder = tempfile::Builder::new()
-            .prefix("everfold-it-")
-            .tempdir()
-            .unwrap();
+        let folder = tempfile::Builder::new().prefix("everfold-it-").tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
         let process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "guard::part_of_the_dying_process", "--nocapture"])
@@ -121,10 +111,7 @@ impl Scene {
 
     fn wait_for_line(&mut self, wanted: &str) {
         let output = BufReader::new(self.process.stdout.take().unwrap());
-        let found = output
-            .lines()
-            .map_while(Result::ok)
-            .any(|line| line.ends_with(wanted));
+        let found = output.lines().map_while(Result::ok).any(|line| line.ends_with(wanted));
         assert!(found, "the process printed no line {wanted:?}");
     }
 
@@ -135,17 +122,11 @@ impl Scene {
     }
 
     fn expect_nothing_left(&self) {
-        eventually_blocking("all folders are removed", LIMIT, || {
-            entries(self.folder()).is_empty()
-        });
+        eventually_blocking("all folders are removed", LIMIT, || entries(self.folder()).is_empty());
         eventually_blocking("all processes are gone", LIMIT, || {
             processes_in(self.folder()).is_empty()
         });
-        assert_eq!(
-            entries(self.folder()),
-            Vec::<PathBuf>::new(),
-            "nothing came back"
-        );
+        assert_eq!(entries(self.folder()), Vec::<PathBuf>::new(), "nothing came back");
     }
 }
 
@@ -157,10 +138,7 @@ impl Drop for Scene {
 }
 
 fn entries(folder: &Path) -> Vec<PathBuf> {
-    fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect()
+    fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
 /// The working folders, inside `folder`, of all processes that have one there.
@@ -173,26 +151,15 @@ fn processes_in(folder: &Path) -> Vec<PathBuf> {
 /// The System V segments of all clusters in `folder`: second number of the line in
 /// `postmaster.pid` that holds key and id.
 fn shared_memory_ids(folder: &Path) -> Vec<String> {
-    let pid_files = entries(folder)
-        .into_iter()
-        .map(|folder| folder.join("data/postmaster.pid"));
+    let pid_files = entries(folder).into_iter().map(|folder| folder.join("data/postmaster.pid"));
     let texts = pid_files.filter_map(|file| fs::read_to_string(file).ok());
     texts
-        .map(|text| {
-            text.lines()
-                .nth(6)
-                .unwrap()
-                .split_whitespace()
-                .last()
-                .unwrap()
-                .to_owned()
-        })
+        .map(|text| text.lines().nth(6).unwrap().split_whitespace().last().unwrap().to_owned())
         .collect()
 }
 
 fn all_shared_memory_ids() -> Vec<String> {
     let table = fs::read_to_string("/proc/sysvipc/shm").unwrap();
     let rows = table.lines().skip(1);
-    rows.filter_map(|row| row.split_whitespace().nth(1).map(str::to_owned))
-        .collect()
+    rows.filter_map(|row| row.split_whitespace().nth(1).map(str::to_owned)).collect()
 }

@@ -23,16 +23,9 @@ async fn connect(url: &str) -> Result<Client, Error> {
 }
 
 async fn count(client: &Client, table: &str) -> Result<i64, Error> {
-    Ok(client
-        .query_one(&format!("SELECT count(*) FROM {table}"), &[])
-        .await?
-        .get(0))
+    Ok(client.query_one(&format!("SELECT count(*) FROM {table}"), &[]).await?.get(0))
 }
 
 async fn show(client: &Client, setting: &str) -> String {
-    client
-        .query_one(&format!("SHOW {setting}"), &[])
-        .await
-        .unwrap()
-        .get(0)
+    client.query_one(&format!("SHOW {setting}"), &[]).await.unwrap().get(0)
 }

@@ -29,10 +29,7 @@ async fn pooler_knows_the_password_of_the_server() {
     let cluster = Cluster::start(ClusterOptions::default().require_password()).unwrap();
     let pooler = PgBouncer::start(&cluster.server()).unwrap();
     let client = connect(&pooler.url("postgres")).await.unwrap();
-    client
-        .batch_execute("BEGIN; SELECT 1; COMMIT")
-        .await
-        .unwrap();
+    client.batch_execute("BEGIN; SELECT 1; COMMIT").await.unwrap();
 }
 
 #[tokio::test]

@@ -19,21 +19,11 @@ struct Story {
 impl Story {
     async fn begin() -> Story {
         let database = TestDatabase::create().await;
-        let proxy = Proxy::start(database.server().address().unwrap())
-            .await
-            .unwrap();
+        let proxy = Proxy::start(database.server().address().unwrap()).await.unwrap();
         let client = connect(&database.url_at(proxy.address())).await.unwrap();
         let observer = database.connect().await;
-        observer
-            .batch_execute("CREATE TABLE written (n int)")
-            .await
-            .unwrap();
-        Story {
-            proxy,
-            database,
-            client,
-            observer,
-        }
+        observer.batch_execute("CREATE TABLE written (n int)").await.unwrap();
+        Story { proxy, database, client, observer }
     }
 
     async fn connect_again(&self) -> Result<Client, tokio_postgres::Error> {
@@ -48,33 +38,20 @@ impl Story {
 #[tokio::test]
 async fn cut_closes_both_sides_and_new_connections_work() {
     let story = Story::begin().await;
-    story
-        .client
-        .batch_execute("BEGIN; INSERT INTO written VALUES (1)")
-        .await
-        .unwrap();
+    story.client.batch_execute("BEGIN; INSERT INTO written VALUES (1)").await.unwrap();
 
     story.proxy.cut().await;
     assert!(story.client.batch_execute("COMMIT").await.is_err());
     eventually("the server noticed", LIMIT, async || {
         let statement = "SELECT count(*) FROM pg_stat_activity
                          WHERE datname = current_database() AND pid <> pg_backend_pid()";
-        story
-            .observer
-            .query_one(statement, &[])
-            .await
-            .unwrap()
-            .get::<_, i64>(0)
-            == 0
+        story.observer.query_one(statement, &[]).await.unwrap().get::<_, i64>(0) == 0
     })
     .await;
     assert_eq!(story.written().await, 0);
 
     let client = story.connect_again().await.unwrap();
-    client
-        .batch_execute("INSERT INTO written VALUES (2)")
-        .await
-        .unwrap();
+    client.batch_execute("INSERT INTO written VALUES (2)").await.unwrap();
     assert_eq!(story.written().await, 1);
 }
 
@@ -83,10 +60,7 @@ async fn stall_holds_bytes_back_and_resume_delivers_them() {
     let story = Story::begin().await;
     story.proxy.stall();
     let mut insert = Box::pin(story.client.batch_execute("INSERT INTO written VALUES (1)"));
-    assert!(
-        tokio::time::timeout(MOMENT, &mut insert).await.is_err(),
-        "no answer while stalled"
-    );
+    assert!(tokio::time::timeout(MOMENT, &mut insert).await.is_err(), "no answer while stalled");
     assert_eq!(story.written().await, 0);
     let mut connecting = Box::pin(story.connect_again());
     assert!(tokio::time::timeout(MOMENT, &mut connecting).await.is_err());
@@ -112,11 +86,7 @@ async fn refused_connections_leave_current_ones_alone() {
     let story = Story::begin().await;
     story.proxy.refuse().await;
     assert!(story.connect_again().await.is_err());
-    story
-        .client
-        .batch_execute("INSERT INTO written VALUES (1)")
-        .await
-        .unwrap();
+    story.client.batch_execute("INSERT INTO written VALUES (1)").await.unwrap();
 
     story.proxy.accept().await.unwrap();
     story.connect_again().await.unwrap();
@@ -128,10 +98,7 @@ async fn connection_lost_after_commit_has_committed() {
     let mut story = Story::begin().await;
     story.proxy.cut_after_client_message(b"COMMIT");
     let transaction = story.client.transaction().await.unwrap();
-    transaction
-        .execute("INSERT INTO written VALUES (1)", &[])
-        .await
-        .unwrap();
+    transaction.execute("INSERT INTO written VALUES (1)", &[]).await.unwrap();
     assert!(story.proxy.is_waiting_for_message());
 
     assert!(transaction.commit().await.is_err());
@@ -141,10 +108,7 @@ async fn connection_lost_after_commit_has_committed() {
     // Once only: the next commit is left alone.
     let mut client = story.connect_again().await.unwrap();
     let transaction = client.transaction().await.unwrap();
-    transaction
-        .execute("INSERT INTO written VALUES (2)", &[])
-        .await
-        .unwrap();
+    transaction.execute("INSERT INTO written VALUES (2)", &[]).await.unwrap();
     transaction.commit().await.unwrap();
     assert_eq!(story.written().await, 2);
 }
@@ -154,10 +118,7 @@ async fn connection_lost_before_commit_has_not_committed() {
     let mut story = Story::begin().await;
     story.proxy.cut_before_client_message(b"COMMIT");
     let transaction = story.client.transaction().await.unwrap();
-    transaction
-        .execute("INSERT INTO written VALUES (1)", &[])
-        .await
-        .unwrap();
+    transaction.execute("INSERT INTO written VALUES (1)", &[]).await.unwrap();
     assert!(transaction.commit().await.is_err());
     assert_eq!(story.written().await, 0);
 }
@@ -176,31 +137,18 @@ async fn request_longer_than_a_chunk_reaches_the_server_whole() {
 
 #[test]
 fn bytes_flow_while_the_test_blocks_its_thread() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (database, proxy) = runtime.block_on(async {
         let database = TestDatabase::create().await;
-        let proxy = Proxy::start(database.server().address().unwrap())
-            .await
-            .unwrap();
+        let proxy = Proxy::start(database.server().address().unwrap()).await.unwrap();
         (database, proxy)
     });
     let url = database.url_at(proxy.address());
     let answer = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let client = tokio::time::timeout(Duration::from_secs(20), connect(&url)).await;
-            client
-                .unwrap()
-                .unwrap()
-                .simple_query("SELECT 1")
-                .await
-                .is_ok()
+            client.unwrap().unwrap().simple_query("SELECT 1").await.is_ok()
         })
     });
     assert!(answer.join().unwrap());

@@ -7,7 +7,10 @@ use serde::de::{
 use serde_json::Error;
 
 /// The event as a variant of `E`; `None` if `E` has no variant of that name.
-pub(crate) fn decode<E: DeserializeOwned>(event_type: &str, data: &str) -> Result<Option<E>, Error> {
+pub(crate) fn decode<E: DeserializeOwned>(
+    event_type: &str,
+    data: &str,
+) -> Result<Option<E>, Error> {
     let mut unknown = false;
     match E::deserialize(Variant { event_type, data, unknown: &mut unknown }) {
         Err(_) if unknown => Ok(None),
@@ -81,7 +84,9 @@ impl<'a> Content<'a> {
     /// Runs one deserialisation over the data and sees to it that nothing stands behind it.
     fn read<T>(
         &self,
-        read: impl FnOnce(&mut serde_json::Deserializer<serde_json::de::StrRead<'a>>) -> Result<T, Error>,
+        read: impl FnOnce(
+            &mut serde_json::Deserializer<serde_json::de::StrRead<'a>>,
+        ) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let mut json = serde_json::Deserializer::from_str(self.0);
         let value = read(&mut json)?;

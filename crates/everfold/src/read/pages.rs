@@ -83,8 +83,7 @@ async fn next_of_stream(
         false => Some(last.version.next()),
     });
     let remaining = remaining - events.len() as u64;
-    let source =
-        next.map(|from| Source::Stream { stream, from: Some(from), backward, remaining });
+    let source = next.map(|from| Source::Stream { stream, from: Some(from), backward, remaining });
     Ok((events, source))
 }
 

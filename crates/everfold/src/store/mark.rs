@@ -52,7 +52,10 @@ impl MarkPoller {
             if seen.changed().await.is_err() {
                 // The poll ended between two followers, or with the store.
                 if self.backend.strong_count() == 0 {
-                    return Err(StoreError::new(StoreErrorKind::HandleClosed, "the store was closed"));
+                    return Err(StoreError::new(
+                        StoreErrorKind::HandleClosed,
+                        "the store was closed",
+                    ));
                 }
                 seen = self.subscribe();
             }
@@ -71,11 +74,7 @@ impl MarkPoller {
     }
 }
 
-async fn poll(
-    backend: Weak<dyn Backend>,
-    options: Arc<StoreOptions>,
-    sender: watch::Sender<Seen>,
-) {
+async fn poll(backend: Weak<dyn Backend>, options: Arc<StoreOptions>, sender: watch::Sender<Seen>) {
     let mut pause = options.poll_min;
     let mut wanted = Instant::now();
     let mut published = Instant::now();

@@ -255,10 +255,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database refuses or cannot be reached.
-    pub async fn stream_version(
-        &self,
-        stream: impl Into<StreamId>,
-    ) -> Result<Version, StoreError> {
+    pub async fn stream_version(&self, stream: impl Into<StreamId>) -> Result<Version, StoreError> {
         self.0.backend.stream_version(stream.into()).await
     }
 

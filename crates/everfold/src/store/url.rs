@@ -148,9 +148,11 @@ mod tests {
     #[cfg(feature = "sqlite")]
     #[test]
     fn sqlite_urls_name_a_file_with_or_without_slashes() {
-        for (url, path) in
-            [("sqlite:shop.db", "shop.db"), ("sqlite:///tmp/a.db", "/tmp/a.db"), ("sqlite:/a", "/a")]
-        {
+        for (url, path) in [
+            ("sqlite:shop.db", "shop.db"),
+            ("sqlite:///tmp/a.db", "/tmp/a.db"),
+            ("sqlite:/a", "/a"),
+        ] {
             let StoreUrl::Sqlite(found) = StoreUrl::parse(url).unwrap() else { panic!("{url}") };
             assert_eq!(found, PathBuf::from(path));
         }

@@ -144,8 +144,7 @@ impl<'a> Call<'a> {
                 (wait, Type::BOOL),
             ],
             Call::Several { stream, expected, events } => {
-                let mut params: Vec<Param<'p>> =
-                    vec![(stream, Type::TEXT), (expected, Type::INT8)];
+                let mut params: Vec<Param<'p>> = vec![(stream, Type::TEXT), (expected, Type::INT8)];
                 params.extend(events.params());
                 params.push((wait, Type::BOOL));
                 params

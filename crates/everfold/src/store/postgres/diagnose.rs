@@ -12,8 +12,7 @@ const STARTUP_CHECKS: &str = "SELECT name, safe, message, hint FROM everfold.sta
 const HOLDERS: &str = "SELECT announced, pid, prepared, application, username, client, state, \
     since, query, extract(epoch FROM clock_timestamp() - since)::float8 \
     FROM everfold.high_water_mark_holders()";
-const SERVER: &str =
-    include_str!("../../../sql/postgres/statements/describe_server.sql");
+const SERVER: &str = include_str!("../../../sql/postgres/statements/describe_server.sql");
 
 /// Oldest supported server.
 const SERVER_VERSION_MIN: i32 = 140_000;
@@ -77,7 +76,9 @@ async fn startup_findings(connection: &Connection) -> Result<Vec<Finding>, Store
 
 fn pooler_finding(through_pooler: bool) -> Finding {
     let message = match through_pooler {
-        true => "behind a pooler in transaction mode: unnamed statements, no wake-ups between processes",
+        true => {
+            "behind a pooler in transaction mode: unnamed statements, no wake-ups between processes"
+        }
         false => "connected directly (or through a pooler in session mode)",
     };
     Finding::ok("pooler", message)
@@ -105,8 +106,18 @@ fn server_findings(server: &Row) -> Vec<Finding> {
         ),
     });
     findings.push(privilege_finding(server));
-    findings.push(setting_finding(server, "fsync", "off", "a crash of the machine loses committed events"));
-    findings.push(setting_finding(server, "full_page_writes", "off", "a crash can corrupt the database"));
+    findings.push(setting_finding(
+        server,
+        "fsync",
+        "off",
+        "a crash of the machine loses committed events",
+    ));
+    findings.push(setting_finding(
+        server,
+        "full_page_writes",
+        "off",
+        "a crash can corrupt the database",
+    ));
     findings.push(setting_finding(
         server,
         "synchronous_commit",

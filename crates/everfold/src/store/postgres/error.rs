@@ -124,7 +124,9 @@ struct StoreErrorParts {
 
 /// What kind of trouble a server error is, and what to do about it.
 fn parts(database: &DbError) -> StoreErrorParts {
-    use StoreErrorKind::{Authentication, Busy, Closed, Exhausted, Missing, Other, Privilege, ReadOnly};
+    use StoreErrorKind::{
+        Authentication, Busy, Closed, Exhausted, Missing, Other, Privilege, ReadOnly,
+    };
     let code = database.code();
     let (kind, advice) = match code.code() {
         "28P01" | "28000" => (Authentication, "check user and password"),
@@ -142,10 +144,9 @@ fn parts(database: &DbError) -> StoreErrorParts {
         "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "08006" | "08003" | "08000" => {
             (Closed, "the server ended the session: try again")
         }
-        "26000" | "42P05" => (
-            Other,
-            "a pooler in transaction mode is in the way: add pooler=transaction to the URL",
-        ),
+        "26000" | "42P05" => {
+            (Other, "a pooler in transaction mode is in the way: add pooler=transaction to the URL")
+        }
         _ => (Other, ""),
     };
     let message = match advice {

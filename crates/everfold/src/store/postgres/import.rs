@@ -28,8 +28,7 @@ const COLUMNS: [Type; 9] = [
 const COPY: &str = "COPY pg_temp.everfold_import (line, stream_id, version, type, schema_version, \
     data, metadata, id, recorded_at) FROM STDIN (FORMAT binary)";
 const STAGE: &str = "SELECT lines FROM everfold.stage_import($1)";
-const IMPORT: &str =
-    "SELECT stored, repeated FROM everfold.import_chunk($1, $2, $3, $4, $5, $6)";
+const IMPORT: &str = "SELECT stored, repeated FROM everfold.import_chunk($1, $2, $3, $4, $5, $6)";
 
 pub(super) async fn progress(
     connections: &Connections,
@@ -130,7 +129,8 @@ async fn stage_and_import(
         (&chunk.to.last_line_hash, Type::TEXT),
         (&careful, Type::BOOL),
     ];
-    let rows = connection.try_query(IMPORT, &params).await.map_err(|error| classify(error, chunk))?;
+    let rows =
+        connection.try_query(IMPORT, &params).await.map_err(|error| classify(error, chunk))?;
     let row = rows.first().expect("the import function returns one row");
     let count = |column: usize| row.get::<_, i64>(column).unsigned_abs();
     Ok(ImportedChunk { stored: count(0), repeated: count(1) })

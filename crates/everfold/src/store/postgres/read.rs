@@ -31,8 +31,7 @@ pub(super) async fn read_stream(
     let from = page.from.unwrap_or(start).to_stored();
     let max = stored_max(page.max);
     let stream = page.stream.as_str();
-    let params: [Param<'_>; 3] =
-        [(&stream, Type::TEXT), (&from, Type::INT8), (&max, Type::INT8)];
+    let params: [Param<'_>; 3] = [(&stream, Type::TEXT), (&from, Type::INT8), (&max, Type::INT8)];
     read_page(connections, sql, &params, page.max, options).await
 }
 

@@ -106,7 +106,8 @@ pub(crate) async fn apply(url: &str) -> Result<AppliedSchema, MigrateError> {
         }
     }
     let functions_replaced = session.replace_functions().await?;
-    let warnings = std::mem::take(&mut *session.warnings.lock().expect("no panic while collecting"));
+    let warnings =
+        std::mem::take(&mut *session.warnings.lock().expect("no panic while collecting"));
     Ok(AppliedSchema { migrations, functions_replaced, warnings })
 }
 
@@ -152,16 +153,16 @@ struct Session {
 
 impl Session {
     async fn open(url: &str) -> Result<Session, MigrateError> {
-        let target = Target::parse(url).map_err(|error| {
-            StoreError::new(StoreErrorKind::Other, error.to_string())
-        })?;
+        let target = Target::parse(url)
+            .map_err(|error| StoreError::new(StoreErrorKind::Other, error.to_string()))?;
         let connected = target.config.connect(NoTls).await;
         let (client, mut connection) =
             connected.map_err(|error| connect_error(error, &target.place))?;
         let warnings = Arc::new(Mutex::new(Vec::new()));
         let collected = Arc::clone(&warnings);
         tokio::spawn(async move {
-            while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+            while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await
+            {
                 if let AsyncMessage::Notice(notice) = message
                     && notice.parsed_severity() == Some(Severity::Warning)
                 {

@@ -16,9 +16,8 @@ pub(super) async fn load(
     let sql = "SELECT version, state_version, state FROM everfold.stream_snapshots \
                WHERE stream_id = $1 AND name = $2";
     let connection = connections.get().await?;
-    let rows = connection
-        .query(sql, &[(&stream.as_str(), Type::TEXT), (&name, Type::TEXT)])
-        .await?;
+    let rows =
+        connection.query(sql, &[(&stream.as_str(), Type::TEXT), (&name, Type::TEXT)]).await?;
     Ok(rows.first().map(|row| StoredSnapshot {
         version: Version::from_stored(row.get(0)),
         state_version: row.get::<_, i32>(1).unsigned_abs(),

@@ -118,10 +118,7 @@ fn insert_all(
             return Ok(None);
         };
         let first_position = whole.map_or(one.first_position, |whole| whole.first_position);
-        whole = Some(Appended {
-            first_position,
-            ..one
-        });
+        whole = Some(Appended { first_position, ..one });
     }
     Ok(whole)
 }
@@ -300,10 +297,7 @@ fn id_conflict(append: &StreamAppend, known: &[(Uuid, Known, bool)], same: usize
 /// Only reached if the check before any database was left out.
 fn id_twice(append: &StreamAppend) -> AppendError {
     AppendError::IdConflict {
-        message: format!(
-            "append to stream \"{}\" uses an event id twice",
-            append.stream
-        ),
+        message: format!("append to stream \"{}\" uses an event id twice", append.stream),
     }
 }
 

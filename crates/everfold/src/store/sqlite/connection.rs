@@ -59,9 +59,7 @@ pub(super) fn open_readable(path: &Path, patience: Duration) -> Result<Connectio
 fn open(path: &Path, flags: OpenFlags, patience: Duration) -> Result<Connection, StoreError> {
     let connection =
         Connection::open_with_flags(path, flags).map_err(|error| open_error(error, path))?;
-    connection
-        .busy_timeout(patience)
-        .map_err(|error| open_error(error, path))?;
+    connection.busy_timeout(patience).map_err(|error| open_error(error, path))?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     Ok(connection)
 }
@@ -100,19 +98,14 @@ pub(super) fn prepare_writer(
          PRAGMA journal_size_limit = {WAL_BYTES_MAX};"
     );
     connection.execute_batch(&settings).map_err(store_error)?;
-    connection
-        .busy_timeout(LOCK_TRY.min(patience))
-        .map_err(store_error)?;
+    connection.busy_timeout(LOCK_TRY.min(patience)).map_err(store_error)?;
     Ok(())
 }
 
 /// Readers and a writer side by side need the write-ahead log. The file remembers it.
 fn switch_to_wal(connection: &Connection, patience: Duration) -> Result<(), OpenError> {
-    let switch = || {
-        connection.query_row("PRAGMA journal_mode = WAL", [], |row| {
-            row.get::<_, String>(0)
-        })
-    };
+    let switch =
+        || connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0));
     // SQLite does not wait by itself when several switch at once.
     let mode = retry_busy(patience, switch).map_err(store_error)?;
     if mode == "wal" {
@@ -147,9 +140,7 @@ pub(super) fn in_transaction<T, E: From<StoreError>>(
             let message = "SQLite rolled the transaction back: the disk is full or failed";
             Err(StoreError::new(StoreErrorKind::Exhausted, message).into())
         }
-        Ok(done) => run(connection, "COMMIT")
-            .map(|()| done)
-            .map_err(|e| store_error(e).into()),
+        Ok(done) => run(connection, "COMMIT").map(|()| done).map_err(|e| store_error(e).into()),
         Err(error) => Err(error),
     };
     if outcome.is_err() && !connection.is_autocommit() {
@@ -179,8 +170,5 @@ fn retry_busy<T>(
 }
 
 fn is_busy(error: &rusqlite::Error) -> bool {
-    matches!(
-        error.sqlite_error_code(),
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
-    )
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }

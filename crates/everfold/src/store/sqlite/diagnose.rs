@@ -35,10 +35,7 @@ pub(super) async fn diagnose(
     writer: &Writer,
     pool: &Arc<ReadPool>,
 ) -> Result<Diagnosis, StoreError> {
-    let writing = writer
-        .run(look_at_writer)
-        .await?
-        .map_err(super::error::store_error)?;
+    let writing = writer.run(look_at_writer).await?.map_err(super::error::store_error)?;
     let path = path.to_owned();
     pool.read(move |connection| {
         let (sequence, highest) = schema::sequence(connection)?;
@@ -72,10 +69,7 @@ fn look_at_writer(connection: &Connection) -> Result<Writing, rusqlite::Error> {
 
 fn file(path: &Path) -> Finding {
     match std::fs::metadata(path) {
-        Ok(file) => Finding::ok(
-            "file",
-            format!("{}, {}", path.display(), mebibytes(file.len())),
-        ),
+        Ok(file) => Finding::ok("file", format!("{}, {}", path.display(), mebibytes(file.len()))),
         Err(error) => Finding::problem(
             "file",
             format!("{} cannot be seen: {error}", path.display()),
@@ -89,10 +83,7 @@ fn journal(connection: &Connection, path: &Path) -> Result<Finding, rusqlite::Er
     let mut wal = path.as_os_str().to_owned();
     wal.push("-wal");
     let bytes = std::fs::metadata(wal).map_or(0, |file| file.len());
-    let message = format!(
-        "journal mode {mode}, write-ahead log of {}",
-        mebibytes(bytes)
-    );
+    let message = format!("journal mode {mode}, write-ahead log of {}", mebibytes(bytes));
     Ok(if mode != "wal" {
         Finding::problem(
             "journal",
@@ -122,10 +113,7 @@ fn durability(synchronous: i64) -> Finding {
             "synchronous is NORMAL: the last commits can be lost with the power",
             "open the store with durability full, unless that is wanted",
         ),
-        _ => Finding::ok(
-            "durability",
-            "synchronous is FULL: a commit survives a loss of power",
-        ),
+        _ => Finding::ok("durability", "synchronous is FULL: a commit survives a loss of power"),
     }
 }
 
@@ -155,10 +143,7 @@ fn schema_state(connection: &Connection) -> Result<Finding, rusqlite::Error> {
         [] => Finding::ok("schema", format!("revision {revision}, as it was made")),
         [first, ..] => Finding::warning(
             "schema",
-            format!(
-                "revision {revision}, {} lines differ: {first}",
-                differences.len()
-            ),
+            format!("revision {revision}, {} lines differ: {first}", differences.len()),
             "see `everfold schema assert`",
         ),
     })

@@ -13,11 +13,7 @@ const BUSY_SNAPSHOT: i32 = rusqlite::ffi::SQLITE_BUSY_SNAPSHOT;
 pub(super) fn store_error(error: rusqlite::Error) -> StoreError {
     let (kind, advice) = kind_and_advice(&error);
     let said = said(&error);
-    let message = if advice.is_empty() {
-        said
-    } else {
-        format!("{said}; {advice}")
-    };
+    let message = if advice.is_empty() { said } else { format!("{said}; {advice}") };
     with_origin(StoreError::new(kind, message), error)
 }
 
@@ -29,36 +25,21 @@ pub(super) fn open_error(error: rusqlite::Error, path: &Path) -> StoreError {
         _ if !cannot_open => {
             let (kind, advice) = kind_and_advice(&error);
             let said = said(&error);
-            (
-                kind,
-                if advice.is_empty() {
-                    said
-                } else {
-                    format!("{said}; {advice}")
-                },
-            )
+            (kind, if advice.is_empty() { said } else { format!("{said}; {advice}") })
         }
-        Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => (
-            StoreErrorKind::Missing,
-            format!("the folder {} does not exist", folder.display()),
-        ),
-        _ if path.is_dir() => (
-            StoreErrorKind::NotAStore,
-            "it is a folder, not a file".to_owned(),
-        ),
-        _ if !path.exists() => (
-            StoreErrorKind::Missing,
-            "the file does not exist and could not be created".to_owned(),
-        ),
+        Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
+            (StoreErrorKind::Missing, format!("the folder {} does not exist", folder.display()))
+        }
+        _ if path.is_dir() => (StoreErrorKind::NotAStore, "it is a folder, not a file".to_owned()),
+        _ if !path.exists() => {
+            (StoreErrorKind::Missing, "the file does not exist and could not be created".to_owned())
+        }
         _ => {
             let reason = "this user may not open it; check the permissions of file and folder";
             (StoreErrorKind::Privilege, reason.to_owned())
         }
     };
-    with_origin(
-        StoreError::new(kind, format!("cannot open {shown}: {reason}")),
-        error,
-    )
+    with_origin(StoreError::new(kind, format!("cannot open {shown}: {reason}")), error)
 }
 
 /// A file that can be read and not written.
@@ -135,9 +116,7 @@ fn refused_by_constraint(error: &rusqlite::Error) -> Option<InvalidAppend> {
         let message = "SQLite does not take it (nested more than 1,000 deep?)".to_owned();
         return Some(InvalidAppend::Json { message });
     }
-    rule(constraint).map(|rule| InvalidAppend::Other {
-        message: rule.to_owned(),
-    })
+    rule(constraint).map(|rule| InvalidAppend::Other { message: rule.to_owned() })
 }
 
 fn kind_and_advice(error: &rusqlite::Error) -> (StoreErrorKind, &'static str) {
@@ -149,24 +128,20 @@ fn kind_and_advice(error: &rusqlite::Error) -> (StoreErrorKind, &'static str) {
         );
     }
     match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => (
-            Busy,
-            "another process or transaction holds the file: try again when it has ended",
-        ),
-        Some(ErrorCode::ReadOnly) => (
-            ReadOnly,
-            "allow writing the file and its folder for this user",
-        ),
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            (Busy, "another process or transaction holds the file: try again when it has ended")
+        }
+        Some(ErrorCode::ReadOnly) => {
+            (ReadOnly, "allow writing the file and its folder for this user")
+        }
         Some(ErrorCode::DiskFull) => (Exhausted, "free space on the disk, then try again"),
         Some(ErrorCode::OutOfMemory) => (Exhausted, "the process is out of memory"),
-        Some(ErrorCode::NotADatabase) => (
-            NotAStore,
-            "the file is not a SQLite database; check the path",
-        ),
-        Some(ErrorCode::DatabaseCorrupt) => (
-            Other,
-            "the file is damaged: stop writing to it and restore a backup",
-        ),
+        Some(ErrorCode::NotADatabase) => {
+            (NotAStore, "the file is not a SQLite database; check the path")
+        }
+        Some(ErrorCode::DatabaseCorrupt) => {
+            (Other, "the file is damaged: stop writing to it and restore a backup")
+        }
         Some(ErrorCode::SystemIoFailure) => {
             (Other, "the disk failed; whether it was stored is unknown")
         }

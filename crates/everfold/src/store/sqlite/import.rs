@@ -44,10 +44,7 @@ pub(super) fn import_chunk(
         connection,
         before: high_water_mark(connection).map_err(store_error)?,
         versions: HashMap::new(),
-        done: ImportedChunk {
-            stored: 0,
-            repeated: 0,
-        },
+        done: ImportedChunk { stored: 0, repeated: 0 },
     };
     for line in &chunk.lines {
         importing.store(line)?;
@@ -68,9 +65,7 @@ fn advance(connection: &Connection, chunk: &ImportChunk) -> Result<(), ImportErr
         ])
     };
     match moved().map_err(store_error)? {
-        0 => Err(ImportError::UnderWay {
-            name: chunk.name.clone(),
-        }),
+        0 => Err(ImportError::UnderWay { name: chunk.name.clone() }),
         _ => Ok(()),
     }
 }
@@ -129,10 +124,7 @@ impl Importing<'_> {
             );
             return Err(refuse(line, message));
         }
-        *self
-            .versions
-            .get_mut(&line.stream_id)
-            .expect("looked up before the insert") = version;
+        *self.versions.get_mut(&line.stream_id).expect("looked up before the insert") = version;
         self.done.stored += 1;
         Ok(())
     }
@@ -158,10 +150,7 @@ impl Importing<'_> {
 }
 
 fn refuse(line: &ImportLine, message: impl Into<String>) -> ImportError {
-    ImportError::Line {
-        line: line.line,
-        message: message.into(),
-    }
+    ImportError::Line { line: line.line, message: message.into() }
 }
 
 /// What the table refuses is the line's fault, anything else the store's.

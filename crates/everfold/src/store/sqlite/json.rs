@@ -24,43 +24,30 @@ pub(super) fn same_json(one: &str, other: &str) -> bool {
 /// Of a name that stands twice, the last one counts.
 fn same_objects(one: &str, other: &str) -> bool {
     type Object<'a> = BTreeMap<String, &'a RawValue>;
-    let parsed = (
-        serde_json::from_str::<Object<'_>>(one),
-        serde_json::from_str::<Object<'_>>(other),
-    );
+    let parsed =
+        (serde_json::from_str::<Object<'_>>(one), serde_json::from_str::<Object<'_>>(other));
     let (Ok(one), Ok(other)) = parsed else {
         return false;
     };
     one.len() == other.len()
-        && one
-            .iter()
-            .zip(&other)
-            .all(|((name, value), (other_name, other_value))| {
-                name == other_name && same_json(value.get(), other_value.get())
-            })
+        && one.iter().zip(&other).all(|((name, value), (other_name, other_value))| {
+            name == other_name && same_json(value.get(), other_value.get())
+        })
 }
 
 fn same_arrays(one: &str, other: &str) -> bool {
     type Array<'a> = Vec<&'a RawValue>;
-    let parsed = (
-        serde_json::from_str::<Array<'_>>(one),
-        serde_json::from_str::<Array<'_>>(other),
-    );
+    let parsed = (serde_json::from_str::<Array<'_>>(one), serde_json::from_str::<Array<'_>>(other));
     let (Ok(one), Ok(other)) = parsed else {
         return false;
     };
     one.len() == other.len()
-        && one
-            .iter()
-            .zip(&other)
-            .all(|(value, other)| same_json(value.get(), other.get()))
+        && one.iter().zip(&other).all(|(value, other)| same_json(value.get(), other.get()))
 }
 
 fn same_strings(one: &str, other: &str) -> bool {
-    let parsed = (
-        serde_json::from_str::<Cow<'_, str>>(one),
-        serde_json::from_str::<Cow<'_, str>>(other),
-    );
+    let parsed =
+        (serde_json::from_str::<Cow<'_, str>>(one), serde_json::from_str::<Cow<'_, str>>(other));
     matches!(parsed, (Ok(one), Ok(other)) if one == other)
 }
 
@@ -99,17 +86,9 @@ impl Decimal {
         let exponent = i64::from(exponent) - i64::try_from(fraction.len()).ok()? + dropped;
         let digits = kept.trim_start_matches('0').to_owned();
         if digits.is_empty() {
-            return Some(Decimal {
-                negative: false,
-                digits,
-                exponent: 0,
-            });
+            return Some(Decimal { negative: false, digits, exponent: 0 });
         }
-        Some(Decimal {
-            negative,
-            digits,
-            exponent,
-        })
+        Some(Decimal { negative, digits, exponent })
     }
 }
 
@@ -120,10 +99,7 @@ mod tests {
     #[test]
     fn json_that_is_only_written_differently_is_the_same() {
         for (one, other) in [
-            (
-                r#"{"a":1,"b":[true,null]}"#,
-                "{ \"b\" : [ true, null ],\n\"a\" : 1 }",
-            ),
+            (r#"{"a":1,"b":[true,null]}"#, "{ \"b\" : [ true, null ],\n\"a\" : 1 }"),
             ("1", "1.0"),
             ("100", "1e2"),
             ("-0", "0"),

@@ -62,13 +62,7 @@ pub(crate) async fn open(
         let hint = Arc::new(Notify::new());
         let writer = Writer::start(connection, &options, Arc::clone(&hint))?;
         let pool = ReadPool::new(path.clone(), &options);
-        Ok(SqliteStore {
-            pool,
-            writer,
-            hint,
-            path,
-            options,
-        })
+        Ok(SqliteStore { pool, writer, hint, path, options })
     });
     match opening.await {
         Ok(outcome) => outcome.map(|store| Arc::new(store) as Arc<dyn Backend>),
@@ -151,22 +145,16 @@ impl Backend for SqliteStore {
 
     fn read_stream(&self, page: StreamPage) -> BoxFuture<'_, Result<Page, StoreError>> {
         let bytes_max = self.options.page_bytes_max;
-        self.pool
-            .read(move |connection| read::read_stream(connection, &page, bytes_max))
-            .boxed()
+        self.pool.read(move |connection| read::read_stream(connection, &page, bytes_max)).boxed()
     }
 
     fn read_all(&self, page: AllPage) -> BoxFuture<'_, Result<Page, StoreError>> {
         let bytes_max = self.options.page_bytes_max;
-        self.pool
-            .read(move |connection| read::read_all(connection, &page, bytes_max))
-            .boxed()
+        self.pool.read(move |connection| read::read_all(connection, &page, bytes_max)).boxed()
     }
 
     fn stream_version(&self, stream: StreamId) -> BoxFuture<'_, Result<Version, StoreError>> {
-        self.pool
-            .read(move |connection| append::stream_version(connection, &stream))
-            .boxed()
+        self.pool.read(move |connection| append::stream_version(connection, &stream)).boxed()
     }
 
     fn high_water_mark(&self) -> BoxFuture<'_, Result<Position, StoreError>> {
@@ -187,9 +175,7 @@ impl Backend for SqliteStore {
         stream: StreamId,
         name: String,
     ) -> BoxFuture<'_, Result<Option<StoredSnapshot>, StoreError>> {
-        self.pool
-            .read(move |connection| snapshots::load(connection, &stream, &name))
-            .boxed()
+        self.pool.read(move |connection| snapshots::load(connection, &stream, &name)).boxed()
     }
 
     fn save_snapshot(
@@ -202,9 +188,7 @@ impl Backend for SqliteStore {
     }
 
     fn import_progress(&self, name: String) -> BoxFuture<'_, Result<ImportProgress, StoreError>> {
-        self.pool
-            .read(move |connection| import::progress(connection, &name))
-            .boxed()
+        self.pool.read(move |connection| import::progress(connection, &name)).boxed()
     }
 
     fn import_chunk(

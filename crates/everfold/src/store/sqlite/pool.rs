@@ -98,8 +98,6 @@ impl ReadPool {
     }
 
     fn lock_idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
-        self.idle
-            .lock()
-            .expect("nothing panics while connections are taken or given back")
+        self.idle.lock().expect("nothing panics while connections are taken or given back")
     }
 }

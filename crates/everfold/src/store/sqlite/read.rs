@@ -38,11 +38,7 @@ pub(super) fn read_all(
 ) -> Result<Page, rusqlite::Error> {
     match &page.types {
         None => {
-            let params = (
-                page.after.to_stored(),
-                page.up_to.to_stored(),
-                stored_max(page.max),
-            );
+            let params = (page.after.to_stored(), page.up_to.to_stored(), stored_max(page.max));
             read_page(connection, ALL, params, page.max, bytes_max)
         }
         Some(types) => read_types(connection, page, types, bytes_max),
@@ -51,9 +47,8 @@ pub(super) fn read_all(
 
 /// The highest position, or 0. Writers take turns, so nothing can still appear below it.
 pub(super) fn high_water_mark(connection: &Connection) -> Result<Position, rusqlite::Error> {
-    let position: Option<i64> = connection
-        .prepare_cached(HIGH_WATER_MARK)?
-        .query_row([], |row| row.get(0))?;
+    let position: Option<i64> =
+        connection.prepare_cached(HIGH_WATER_MARK)?.query_row([], |row| row.get(0))?;
     Ok(position.map_or(Position::START, Position::from_stored))
 }
 
@@ -66,11 +61,7 @@ struct Filling {
 
 impl Filling {
     fn new(bytes_max: usize) -> Self {
-        Filling {
-            events: Vec::new(),
-            bytes: 0,
-            bytes_max,
-        }
+        Filling { events: Vec::new(), bytes: 0, bytes_max }
     }
 
     /// Takes one more event; false if it is too much. The first is never too much.
@@ -97,17 +88,11 @@ fn read_page(
     let mut filling = Filling::new(bytes_max);
     while let Some(row) = rows.next()? {
         if !filling.push(event(row)?) {
-            return Ok(Page {
-                events: filling.events,
-                more: true,
-            });
+            return Ok(Page { events: filling.events, more: true });
         }
     }
     let more = filling.events.len() == max;
-    Ok(Page {
-        events: filling.events,
-        more,
-    })
+    Ok(Page { events: filling.events, more })
 }
 
 /// Events of some types: first where they stand, over the index of types, then the events.
@@ -126,16 +111,10 @@ fn read_types(
     for position in positions {
         let event = statement.query_row([position], event)?;
         if !filling.push(event) {
-            return Ok(Page {
-                events: filling.events,
-                more: true,
-            });
+            return Ok(Page { events: filling.events, more: true });
         }
     }
-    Ok(Page {
-        events: filling.events,
-        more: full,
-    })
+    Ok(Page { events: filling.events, more: full })
 }
 
 /// The lowest `max` positions of all types together, rising. Each type is asked for no more than
@@ -189,16 +168,9 @@ fn parsed<T>(row: &Row<'_>, column: usize) -> Result<T, rusqlite::Error>
 where
     T: std::str::FromStr<Err: std::error::Error + Send + Sync + 'static>,
 {
-    row.get_ref(column)?
-        .as_str()?
-        .parse()
-        .map_err(|error: T::Err| {
-            rusqlite::Error::FromSqlConversionFailure(
-                column,
-                rusqlite::types::Type::Text,
-                error.into(),
-            )
-        })
+    row.get_ref(column)?.as_str()?.parse().map_err(|error: T::Err| {
+        rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, error.into())
+    })
 }
 
 fn stored_max(max: usize) -> i64 {

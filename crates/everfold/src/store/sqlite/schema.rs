@@ -46,11 +46,7 @@ pub(crate) async fn apply(path: &Path) -> Result<AppliedSchema, MigrateError> {
         let patience = default_patience();
         let connection = open_writable(&path, true, patience)?;
         let migrations = migrate(&connection, patience)?;
-        Ok(AppliedSchema {
-            migrations,
-            functions_replaced: false,
-            warnings: Vec::new(),
-        })
+        Ok(AppliedSchema { migrations, functions_replaced: false, warnings: Vec::new() })
     })
     .await
 }
@@ -124,10 +120,7 @@ fn migrate_once(
         };
         match run() {
             Ok(_) => Ok(Some(migration.name.to_owned())),
-            Err(error) => Err(MigrateError::Failed {
-                revision,
-                source: store_error(error),
-            }),
+            Err(error) => Err(MigrateError::Failed { revision, source: store_error(error) }),
         }
     })
 }
@@ -156,10 +149,9 @@ pub(super) fn revision(connection: &Connection) -> Result<Option<u32>, rusqlite:
 pub(super) fn check_revision(connection: &Connection) -> Result<(), MigrateError> {
     match known_revision(connection)? {
         0 => Err(MigrateError::Missing),
-        found if found < newest_revision() => Err(MigrateError::Older {
-            found,
-            needed: newest_revision(),
-        }),
+        found if found < newest_revision() => {
+            Err(MigrateError::Older { found, needed: newest_revision() })
+        }
         _ => Ok(()),
     }
 }
@@ -179,9 +171,7 @@ pub(super) fn assert_safe(connection: &Connection) -> Result<(), OpenError> {
         });
     }
     let differences = differences(connection).map_err(store_error)?;
-    let missing = differences
-        .iter()
-        .find(|line| line.starts_with("- everfold_events"));
+    let missing = differences.iter().find(|line| line.starts_with("- everfold_events"));
     match missing {
         Some(line) => Err(OpenError::Unsafe {
             message: format!("the table of events is not as it was made: {line}"),
@@ -201,10 +191,8 @@ type Objects = BTreeMap<String, (String, String)>;
 
 /// Lines that stand in a fresh install and not in this file (`-`), or the other way round (`+`).
 pub(super) fn differences(connection: &Connection) -> Result<Vec<String>, rusqlite::Error> {
-    let actual: Objects = objects(connection)?
-        .into_iter()
-        .map(|(kind, name, sql)| (name, (kind, sql)))
-        .collect();
+    let actual: Objects =
+        objects(connection)?.into_iter().map(|(kind, name, sql)| (name, (kind, sql))).collect();
     Ok(compare(&parse(SCHEMA), &actual))
 }
 
@@ -234,9 +222,7 @@ fn compare(expected: &Objects, actual: &Objects) -> Vec<String> {
     names.dedup();
     let lines = |objects: &Objects, name: &String| -> Vec<String> {
         let sql = objects.get(name).map_or("", |(_, sql)| sql.as_str());
-        sql.lines()
-            .map(|line| format!("{name}: {}", line.trim()))
-            .collect()
+        sql.lines().map(|line| format!("{name}: {}", line.trim())).collect()
     };
     let mut differences = Vec::new();
     for name in names {
@@ -305,11 +291,7 @@ mod tests {
         assert!(with("- everfold_events_refuse_delete: ") > 0, "{found:#?}");
         assert_eq!(with("+ mine: CREATE INDEX mine"), 1, "{found:#?}");
         assert_eq!(with("+ everfold_imports: "), 1, "{found:#?}");
-        assert_eq!(
-            found.iter().filter(|line| line.contains("orders")).count(),
-            0,
-            "{found:#?}"
-        );
+        assert_eq!(found.iter().filter(|line| line.contains("orders")).count(), 0, "{found:#?}");
     }
 
     #[test]
@@ -324,32 +306,18 @@ mod tests {
     #[test]
     fn older_newer_and_missing_schemas_are_told_apart() {
         let connection = Connection::open_in_memory().unwrap();
-        assert!(matches!(
-            check_revision(&connection),
-            Err(MigrateError::Missing)
-        ));
+        assert!(matches!(check_revision(&connection), Err(MigrateError::Missing)));
         let connection = fresh();
-        connection
-            .execute(RECORD_MIGRATION, (99, "from the future"))
-            .unwrap();
+        connection.execute(RECORD_MIGRATION, (99, "from the future")).unwrap();
         let error = migrate(&connection, Duration::ZERO).unwrap_err();
-        assert!(
-            matches!(error, MigrateError::Newer { found: 99, .. }),
-            "{error}"
-        );
+        assert!(matches!(error, MigrateError::Newer { found: 99, .. }), "{error}");
     }
 
     #[test]
     fn store_without_its_guards_is_not_safe() {
         let breaks = [
-            (
-                "DROP TRIGGER everfold_events_refuse_update",
-                "everfold_events_refuse_update",
-            ),
-            (
-                "DROP INDEX everfold_events_type_position_idx",
-                "type_position_idx",
-            ),
+            ("DROP TRIGGER everfold_events_refuse_update", "everfold_events_refuse_update"),
+            ("DROP INDEX everfold_events_type_position_idx", "type_position_idx"),
         ];
         for (sql, wanted) in breaks {
             let connection = fresh();
@@ -381,10 +349,7 @@ mod tests {
                  VALUES ('a', 1, 'T', 1, '{}', '{}', '0199a0c0-0000-7000-8000-000000000001');",
             )
             .unwrap();
-        for sql in [
-            "UPDATE everfold_events SET type = 'U'",
-            "DELETE FROM everfold_events",
-        ] {
+        for sql in ["UPDATE everfold_events SET type = 'U'", "DELETE FROM everfold_events"] {
             let error = connection.execute(sql, []).unwrap_err().to_string();
             assert!(error.contains("events are append only"), "{error}");
         }

@@ -75,17 +75,13 @@ impl Writer {
                 let message = format!("the writer thread could not be started: {error}");
                 StoreError::new(StoreErrorKind::Exhausted, message).with_source(error)
             })?;
-        Ok(Writer {
-            queue: Mutex::new(Some(queue)),
-            thread: tokio::sync::Mutex::new(Some(handle)),
-        })
+        Ok(Writer { queue: Mutex::new(Some(queue)), thread: tokio::sync::Mutex::new(Some(handle)) })
     }
 
     /// Appends, together with whatever else waits.
     pub(super) async fn append(&self, append: StreamAppend) -> Outcome {
         let (answer, outcome) = oneshot::channel();
-        self.send(Request::Append(Member { append, answer }))
-            .await?;
+        self.send(Request::Append(Member { append, answer })).await?;
         outcome.await.unwrap_or_else(|_| Err(stopped().into()))
     }
 
@@ -114,11 +110,7 @@ impl Writer {
     }
 
     async fn send(&self, request: Request) -> Result<(), StoreError> {
-        let queue = self
-            .queue
-            .lock()
-            .expect("nothing panics with the queue locked")
-            .clone();
+        let queue = self.queue.lock().expect("nothing panics with the queue locked").clone();
         let Some(queue) = queue else {
             return Err(super::closed());
         };
@@ -126,10 +118,7 @@ impl Writer {
     }
 
     fn take_queue(&self) -> Option<mpsc::Sender<Request>> {
-        self.queue
-            .lock()
-            .expect("nothing panics with the queue locked")
-            .take()
+        self.queue.lock().expect("nothing panics with the queue locked").take()
     }
 }
 
@@ -205,10 +194,8 @@ impl WriterThread {
     }
 
     fn append_group(&self, group: Vec<Member>) {
-        let (appends, answers): (Vec<StreamAppend>, Vec<_>) = group
-            .into_iter()
-            .map(|member| (member.append, member.answer))
-            .unzip();
+        let (appends, answers): (Vec<StreamAppend>, Vec<_>) =
+            group.into_iter().map(|member| (member.append, member.answer)).unzip();
         let outcomes = append_each(&self.connection, &appends, self.patience);
         let stored = outcomes.iter().any(Result::is_ok);
         for (answer, outcome) in answers.into_iter().zip(outcomes) {
@@ -235,10 +222,7 @@ fn append_each(
         }
         Err(error) => {
             tracing::warn!(%error, "a group of appends failed, trying each by itself");
-            appends
-                .chunks(1)
-                .flat_map(|alone| append_each(connection, alone, patience))
-                .collect()
+            appends.chunks(1).flat_map(|alone| append_each(connection, alone, patience)).collect()
         }
     }
 }
@@ -263,4 +247,28 @@ pub(super) fn append_all(
         }
         Ok(outcomes)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ExpectedVersion, NewEvent};
+
+    #[tokio::test]
+    async fn panic_of_the_writer_is_an_error_for_callers() {
+        let connection = Connection::open_in_memory().unwrap();
+        let options = StoreOptions::default();
+        let writer = Writer::start(connection, &options, Arc::default()).unwrap();
+        let error = writer.run(|_| panic!("on purpose")).await.map(|(): ()| ()).unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Closed);
+
+        let event = NewEvent::from_json("Added", "{}").unwrap();
+        let append = StreamAppend::new("s", ExpectedVersion::Any, [event]);
+        let AppendError::Store(error) = writer.append(append).await.unwrap_err() else {
+            panic!("another error");
+        };
+        // The first request after the panic may still get into the queue that nobody reads.
+        assert!(matches!(error.kind(), StoreErrorKind::HandleClosed | StoreErrorKind::Closed));
+        writer.close().await;
+    }
 }

@@ -1,0 +1,143 @@
+//! A fresh store of each kind for every test, and short ways to say what a test does with it.
+
+use std::sync::LazyLock;
+
+use everfold::{
+    AppendError, Appended, ExpectedVersion, NewEvent, RecordedEvent, Store, StoreOptions,
+};
+use everfold_testkit::{PgBouncer, Server, TestDatabase};
+use serde_json::Value;
+
+/// Runs each test on every kind of store, as `<test>::sqlite`, `<test>::postgres` and
+/// `<test>::pgbouncer`.
+macro_rules! on_every_store {
+    ($($test:ident),* $(,)?) => {$(
+        mod $test {
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn sqlite() {
+                super::$test($crate::fixture::Fixture::sqlite()).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn postgres() {
+                super::$test($crate::fixture::Fixture::postgres().await).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn pgbouncer() {
+                super::$test($crate::fixture::Fixture::pgbouncer().await).await;
+            }
+        }
+    )*};
+}
+pub(crate) use on_every_store;
+
+/// One pooler for all tests of this process.
+static POOLER: LazyLock<PgBouncer> = LazyLock::new(|| {
+    PgBouncer::start(Server::shared()).expect("pgbouncer starts (Debian package pgbouncer)")
+});
+
+/// A place where a store can be opened; whatever keeps it alive goes with it.
+pub(crate) struct Fixture {
+    pub(crate) url: String,
+    keep: Keep,
+}
+
+enum Keep {
+    Folder(tempfile::TempDir),
+    Database(TestDatabase),
+}
+
+impl Fixture {
+    pub(crate) fn sqlite() -> Fixture {
+        let folder = tempfile::tempdir().expect("a temp folder can be made");
+        let url = format!("sqlite:{}", folder.path().join("store.db").display());
+        Fixture { url, keep: Keep::Folder(folder) }
+    }
+
+    pub(crate) async fn postgres() -> Fixture {
+        let database = TestDatabase::create().await;
+        Fixture { url: database.url(), keep: Keep::Database(database) }
+    }
+
+    pub(crate) async fn pgbouncer() -> Fixture {
+        let database = TestDatabase::create().await;
+        Fixture { url: POOLER.url(database.name()), keep: Keep::Database(database) }
+    }
+
+    /// The database behind the store, on PostgreSQL.
+    pub(crate) fn database(&self) -> &TestDatabase {
+        match &self.keep {
+            Keep::Database(database) => database,
+            Keep::Folder(_) => panic!("a SQLite store has no database server"),
+        }
+    }
+
+    pub(crate) fn into_database(self) -> TestDatabase {
+        match self.keep {
+            Keep::Database(database) => database,
+            Keep::Folder(_) => panic!("a SQLite store has no database server"),
+        }
+    }
+
+    pub(crate) fn is_sqlite(&self) -> bool {
+        matches!(self.keep, Keep::Folder(_))
+    }
+
+    pub(crate) async fn store(&self) -> Store {
+        self.store_with(|_| {}).await
+    }
+
+    pub(crate) async fn store_with(&self, change: impl FnOnce(&mut StoreOptions)) -> Store {
+        let mut options = StoreOptions::default();
+        options.migrate = Some(true);
+        options.pool_size = 4;
+        change(&mut options);
+        Store::open_with(&self.url, options).await.expect("the store opens")
+    }
+}
+
+pub(crate) fn event(event_type: &str, data: Value) -> NewEvent {
+    NewEvent::new(event_type, &data).expect("JSON values are JSON")
+}
+
+/// Events of type `Counted` with rising numbers.
+pub(crate) fn counted(numbers: impl IntoIterator<Item = u64>) -> Vec<NewEvent> {
+    numbers.into_iter().map(|n| event("Counted", serde_json::json!({ "n": n }))).collect()
+}
+
+pub(crate) async fn append(
+    store: &Store,
+    stream: &str,
+    events: impl IntoIterator<Item = NewEvent>,
+) -> Appended {
+    store.append(stream, ExpectedVersion::Any, events).await.expect("the append is stored")
+}
+
+pub(crate) async fn read_stream(store: &Store, stream: &str) -> Vec<RecordedEvent> {
+    store.read_stream(stream).collect().await.expect("the stream can be read")
+}
+
+pub(crate) async fn read_all(store: &Store) -> Vec<RecordedEvent> {
+    store.read_all().collect().await.expect("the log can be read")
+}
+
+/// The numbers of `Counted` events, in the order read.
+pub(crate) fn numbers(events: &[RecordedEvent]) -> Vec<u64> {
+    let number = |event: &RecordedEvent| {
+        let data: Value = event.data_as().expect("data is JSON");
+        data["n"].as_u64().expect("data has a number")
+    };
+    events.iter().map(number).collect()
+}
+
+/// (stream, expected, actual) of a version conflict, as text and number.
+#[track_caller]
+pub(crate) fn conflict(outcome: Result<Appended, AppendError>) -> (String, String, u64) {
+    match outcome {
+        Err(AppendError::VersionConflict { stream, expected, actual, .. }) => {
+            (stream.to_string(), expected.to_string(), actual.0)
+        }
+        other => panic!("wanted a version conflict, got {other:?}"),
+    }
+}

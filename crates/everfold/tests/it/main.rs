@@ -1,0 +1,20 @@
+//! What every store must do, written once and run on SQLite, on PostgreSQL, and on PostgreSQL
+//! through PgBouncer in transaction mode.
+
+mod fixture;
+
+mod append;
+mod append_many;
+mod decider;
+mod doors;
+mod follow;
+mod import;
+mod in_transaction;
+mod limits;
+mod model;
+mod open;
+mod read;
+mod repeat;
+mod roles;
+mod schema;
+mod upcast;

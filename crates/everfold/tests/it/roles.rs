@@ -1,0 +1,140 @@
+//! The roles: who may append, who may read, and that nobody writes the tables by hand.
+
+use everfold::{AppendError, ExpectedVersion, ReadError, Store, StoreErrorKind};
+use everfold_testkit::TestDatabase;
+
+use crate::fixture::{Fixture, append, counted, read_all};
+
+/// A login in the given roles; dropped with the guard, since logins belong to the whole server.
+struct Login {
+    name: String,
+    database: TestDatabase,
+}
+
+impl Login {
+    async fn new(fixture: Fixture, roles: &str) -> (Login, String) {
+        let database = fixture.into_database();
+        let name = format!("login_{}", everfold::Uuid::now_v7().simple());
+        let client = database.connect().await;
+        let mut sql = format!("CREATE ROLE {name} LOGIN PASSWORD 'pw'");
+        if !roles.is_empty() {
+            sql.push_str(&format!(" IN ROLE {roles}"));
+        }
+        client.batch_execute(&sql).await.unwrap();
+        let url = database.server().as_user(&name, "pw").url(database.name());
+        (Login { name, database }, url)
+    }
+
+    async fn drop_role(self) {
+        let client = self.database.connect().await;
+        client.batch_execute(&format!("DROP ROLE {}", self.name)).await.unwrap();
+    }
+}
+
+#[track_caller]
+fn privilege(error: &AppendError) -> String {
+    match error {
+        AppendError::Store(error) if error.kind() == StoreErrorKind::Privilege => error.to_string(),
+        other => panic!("wanted a missing privilege, got {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn writer_appends_reads_and_follows_but_does_not_write_the_tables() {
+    let fixture = Fixture::postgres().await;
+    drop(fixture.store().await);
+    let (login, url) = Login::new(fixture, "everfold_writer").await;
+    let store = Store::open(&url).await.unwrap();
+    append(&store, "a", counted([1])).await;
+    append(&store, "a", counted([2, 3])).await;
+    assert_eq!(read_all(&store).await.len(), 3);
+    let text = r#"{"stream_id":"b","type":"Counted","data":{"n":1}}"#;
+    store.import("f", std::io::Cursor::new(text), Default::default(), |_| {}).await.unwrap();
+    store.diagnose().await.unwrap();
+    drop(store);
+
+    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    for sql in [
+        "INSERT INTO everfold.events (stream_id, version, type, schema_version, data, metadata, id) \
+         VALUES ('a', 9, 'T', 1, '{}', '{}', gen_random_uuid())",
+        "UPDATE everfold.events SET type = 'x'",
+        "DELETE FROM everfold.events",
+        "TRUNCATE everfold.events",
+        "SELECT nextval('everfold.events_position_seq')",
+        "UPDATE everfold.published_mark SET position = 99",
+        "INSERT INTO everfold.imports VALUES ('x', 1, 1, '')",
+    ] {
+        let error = client.batch_execute(sql).await.unwrap_err();
+        assert_eq!(error.code().unwrap().code(), "42501", "{sql}: {error}");
+    }
+    drop(client);
+    login.drop_role().await;
+}
+
+#[tokio::test]
+async fn reader_reads_and_does_not_append() {
+    let fixture = Fixture::postgres().await;
+    append(&fixture.store().await, "a", counted([1])).await;
+    let (login, url) = Login::new(fixture, "everfold_events_reader").await;
+    let store = Store::open(&url).await.unwrap();
+    assert_eq!(read_all(&store).await.len(), 1);
+    assert_eq!(store.high_water_mark().await.unwrap().0, 1);
+    let error = store.append("a", ExpectedVersion::Any, counted([2])).await.unwrap_err();
+    assert!(privilege(&error).contains("everfold_writer"), "{error}");
+    store.close().await;
+    drop(store);
+    login.drop_role().await;
+}
+
+#[tokio::test]
+async fn login_without_a_role_is_told_which_to_ask_for() {
+    let fixture = Fixture::postgres().await;
+    drop(fixture.store().await);
+    let (login, url) = Login::new(fixture, "").await;
+    let error = Store::open(&url).await.unwrap_err();
+    assert!(error.to_string().contains("everfold_events_reader"), "{error}");
+    login.drop_role().await;
+}
+
+#[tokio::test]
+async fn nobody_changes_stored_events_not_even_the_owner() {
+    let fixture = Fixture::postgres().await;
+    let store = fixture.store().await;
+    append(&store, "a", counted([1])).await;
+    let client = fixture.database().connect().await;
+    for sql in [
+        "UPDATE everfold.events SET type = 'x'",
+        "DELETE FROM everfold.events",
+        "TRUNCATE everfold.events",
+        "SET session_replication_role = replica; DELETE FROM everfold.events",
+    ] {
+        let error = client.batch_execute(sql).await.unwrap_err();
+        assert_eq!(error.code().unwrap().code(), "EF005", "{sql}: {error}");
+    }
+    let events: Result<_, ReadError> = store.read_all().collect().await;
+    assert_eq!(events.unwrap().len(), 1);
+}
+
+/// Objects of the caller's own must not be found before ours by a function that runs with the
+/// owner's rights.
+#[tokio::test]
+async fn callers_search_path_does_not_reach_into_the_functions() {
+    let fixture = Fixture::postgres().await;
+    drop(fixture.store().await);
+    let client = fixture.database().connect().await;
+    client
+        .batch_execute(
+            "CREATE SCHEMA trap;
+             CREATE FUNCTION trap.hashtext(text) RETURNS integer LANGUAGE plpgsql AS
+                 $$ BEGIN RAISE EXCEPTION 'trapped'; END $$;
+             CREATE FUNCTION trap.trapped(bigint, bigint) RETURNS boolean LANGUAGE plpgsql AS
+                 $$ BEGIN RAISE EXCEPTION 'trapped'; END $$;
+             CREATE OPERATOR trap.<> (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = trap.trapped);
+             SET search_path = trap, pg_catalog, public;",
+        )
+        .await
+        .unwrap();
+    let append = "SELECT version FROM everfold.append('a', 0, '[{\"type\":\"T\",\"data\":1}]')";
+    assert_eq!(client.query_one(append, &[]).await.unwrap().get::<_, i64>(0), 1);
+}
