@@ -1,0 +1,16 @@
+//! Failure stories: what can go wrong around an event store on PostgreSQL, made to go wrong.
+//!
+//! One file a story. Each opens with the failure, what was at risk and what is guaranteed, and
+//! holds its negative controls: the same fault against a deliberately wrong variant, which must be
+//! caught, or the story proves nothing. Random loads print their seed; `EVERFOLD_SEED` replays it.
+//! Figures are printed: `cargo test --test fault -- --nocapture`.
+
+mod checker;
+mod load;
+mod readers;
+mod session;
+
+mod high_water_mark_controls;
+mod high_water_mark_stress;
+mod pristine_store;
+mod torn_read;
