@@ -1,0 +1,144 @@
+//! `everfold init`.
+
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use serde::Serialize;
+
+use crate::cli::Global;
+use crate::failure::{Outcome, Usage};
+use crate::output;
+use crate::project::{self, Origin, PROJECT_FILE, Target};
+
+const SAMPLE_FILE: &str = "events.sample.jsonl";
+const README_FILE: &str = "README.md";
+const FILES: [&str; 3] = [PROJECT_FILE, SAMPLE_FILE, README_FILE];
+
+/// Make a project folder: settings, sample events, and a store
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Files that are there already are never overwritten.
+
+Examples:
+  everfold init shop
+  everfold init shop --url postgres://app@db/shop")]
+pub(crate) struct Init {
+    /// The folder, made if it is not there [default: --project, or the current folder]
+    #[arg(value_name = "DIR")]
+    folder: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Made {
+    folder: String,
+    store: String,
+    files: Vec<String>,
+    /// Commands to go on with, to be run inside the folder.
+    next: Vec<String>,
+    #[serde(skip)]
+    url_is_left_out: bool,
+}
+
+impl Init {
+    pub(crate) async fn run(self, global: &Global) -> anyhow::Result<Outcome> {
+        if self.folder.is_some() && global.project.is_some() {
+            let message = "name the folder once: as DIR or with --project";
+            return Err(Usage(message.to_owned()).into());
+        }
+        let folder = self.folder.as_deref().unwrap_or_else(|| global.folder());
+        refuse_existing(folder)?;
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        let target = global.target_in(folder)?;
+        // The store comes first: where it fails, no files are left that claim it is there.
+        for warning in target.schema()?.apply().await?.warnings {
+            eprintln!("warning: {warning}");
+        }
+        let url = url_to_keep(&target, folder)?;
+        write(folder, PROJECT_FILE, &settings(url.as_deref()))?;
+        write(folder, SAMPLE_FILE, include_str!("../templates/events.sample.jsonl"))?;
+        write(folder, README_FILE, include_str!("../templates/README.md"))?;
+        let made = Made {
+            folder: folder.display().to_string(),
+            store: target.location(),
+            files: FILES.map(str::to_owned).to_vec(),
+            next: [format!("import {SAMPLE_FILE}"), "events".to_owned(), "doctor".to_owned()]
+                .map(|command| format!("everfold {command}"))
+                .to_vec(),
+            url_is_left_out: url.is_none() && *target.origin() != Origin::Default,
+        };
+        output::print(&made, self.json)?;
+        Ok(Outcome::Done)
+    }
+}
+
+fn refuse_existing(folder: &Path) -> anyhow::Result<()> {
+    let existing: Vec<_> =
+        FILES.into_iter().filter(|file| folder.join(file).symlink_metadata().is_ok()).collect();
+    if existing.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "{} has {} already, and nothing is overwritten; name another folder, or move them away",
+        folder.display(),
+        existing.join(", ")
+    )
+}
+
+/// The URL that the settings get: none for the default, and never one with a password.
+fn url_to_keep(target: &Target, folder: &Path) -> anyhow::Result<Option<String>> {
+    if *target.origin() != Origin::Option || project::has_password(target.url()) {
+        return Ok(None);
+    }
+    let Some(path) = project::sqlite_path(target.url()) else {
+        return Ok(Some(target.url().to_owned()));
+    };
+    // Given from the current folder, kept from the project's.
+    let (path, folder) = (std::path::absolute(path)?, std::path::absolute(folder)?);
+    project::sqlite_url(path.strip_prefix(&folder).unwrap_or(&path)).map(Some)
+}
+
+fn settings(url: Option<&str>) -> String {
+    let line = match url {
+        Some(url) => format!("url = {}", toml::Value::from(url)),
+        None => {
+            "# url = \"sqlite:everfold.db\"\n# url = \"postgres://user@host/database\"".to_owned()
+        }
+    };
+    include_str!("../templates/everfold.toml").replace("{url}", &line)
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
+    let path = folder.join(name);
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(&path)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+impl fmt::Display for Made {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "made a project in {}: {}", self.folder, self.files.join(", "))?;
+        writeln!(f, "the store is {}", self.store)?;
+        if self.url_is_left_out {
+            writeln!(
+                f,
+                "its URL is not kept in {PROJECT_FILE}: set EVERFOLD_URL for later commands"
+            )?;
+        }
+        write!(f, "\nnext:")?;
+        if self.folder != "." {
+            write!(f, "\n  cd {}", self.folder)?;
+        }
+        self.next.iter().try_for_each(|command| write!(f, "\n  {command}"))
+    }
+}

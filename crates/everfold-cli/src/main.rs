@@ -1,0 +1,24 @@
+//! The `everfold` command.
+//!
+//! `cli` is the command line, `commands` has one file for each command, and everything they share
+//! stands beside it. All of it calls the library; nothing here knows SQL.
+
+mod cli;
+mod commands;
+mod event_line;
+mod failure;
+mod output;
+mod progress;
+mod project;
+mod selection;
+mod warnings;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    warnings::show_on_stderr();
+    failure::exit_code(cli.run())
+}

@@ -1,0 +1,231 @@
+//! The project folder, and which store a command works on.
+//!
+//! The URL is that of `--url`, else of `EVERFOLD_URL`, else `[store] url` in `everfold.toml`, else
+//! the SQLite file `everfold.db` in the project folder.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, bail};
+use everfold::{Schema, Store, StoreOptions};
+use serde::Deserialize;
+
+use crate::cli::Global;
+
+/// The project's settings.
+pub(crate) const PROJECT_FILE: &str = "everfold.toml";
+/// The store of a project that names no other.
+pub(crate) const DEFAULT_STORE: &str = "everfold.db";
+const URL_VARIABLE: &str = "EVERFOLD_URL";
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProjectFile {
+    #[serde(default)]
+    store: StoreSection,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoreSection {
+    url: Option<String>,
+}
+
+/// The store that was asked for, and who named it.
+#[derive(Clone)]
+pub(crate) struct Target {
+    url: String,
+    origin: Origin,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Option,
+    Variable,
+    File(PathBuf),
+    Default,
+}
+
+impl Global {
+    /// The project folder.
+    pub(crate) fn folder(&self) -> &Path {
+        self.project.as_deref().unwrap_or(Path::new("."))
+    }
+
+    /// The store to work on.
+    ///
+    /// # Errors
+    /// If the project folder or its settings cannot be used.
+    pub(crate) fn target(&self) -> anyhow::Result<Target> {
+        self.target_in(self.folder())
+    }
+
+    /// The store to work on with another project folder.
+    pub(crate) fn target_in(&self, folder: &Path) -> anyhow::Result<Target> {
+        if let Some(url) = &self.url {
+            return Ok(Target { url: url.clone(), origin: Origin::Option });
+        }
+        if let Some(url) = std::env::var_os(URL_VARIABLE).filter(|url| !url.is_empty()) {
+            let url = url.into_string().map_err(|_| anyhow!("{URL_VARIABLE} is not UTF-8"))?;
+            return Ok(Target { url, origin: Origin::Variable });
+        }
+        let file = folder.join(PROJECT_FILE);
+        if let Some(url) = read_project_file(&file)?.store.url {
+            let url = relative_to(&url, folder)?;
+            return Ok(Target { url, origin: Origin::File(file) });
+        }
+        if !folder.is_dir() {
+            let folder = folder.display();
+            bail!("no project folder at {folder}; create it with `everfold init {folder}`");
+        }
+        let file = match folder == Path::new(".") {
+            true => PathBuf::from(DEFAULT_STORE),
+            false => folder.join(DEFAULT_STORE),
+        };
+        Ok(Target { url: sqlite_url(&file)?, origin: Origin::Default })
+    }
+}
+
+impl Target {
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub(crate) fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// Where the store is, without a password.
+    pub(crate) fn location(&self) -> String {
+        without_password(&self.url)
+    }
+
+    /// Opens the store to read it: nothing is created or changed.
+    pub(crate) async fn open_existing(&self) -> anyhow::Result<Store> {
+        self.check_exists()?;
+        Ok(Store::open_with(&self.url, reading()).await?)
+    }
+
+    /// Opens the store to write to it; a SQLite file is created if it is not there.
+    pub(crate) async fn open_or_create(&self) -> anyhow::Result<Store> {
+        Ok(Store::open(&self.url).await?)
+    }
+
+    pub(crate) fn schema(&self) -> anyhow::Result<Schema> {
+        Ok(Schema::of(&self.url)?)
+    }
+
+    /// Refuses a SQLite file that is not there, so that reading does not leave an empty one.
+    pub(crate) fn check_exists(&self) -> anyhow::Result<()> {
+        match sqlite_path(&self.url) {
+            Some(path) if !path.exists() => bail!(
+                "no store at {}; create one with `everfold init`, or name another with --url or --project",
+                self.location()
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Options that change nothing in the store.
+pub(crate) fn reading() -> StoreOptions {
+    let mut options = StoreOptions::default();
+    options.create = false;
+    options.migrate = Some(false);
+    options
+}
+
+/// A file that is not there has no settings.
+fn read_project_file(file: &Path) -> anyhow::Result<ProjectFile> {
+    let text = match fs::read_to_string(file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ProjectFile::default()),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
+    };
+    toml::from_str(&text).map_err(|error| {
+        let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
+        let message = error.message().replace('\n', ", ");
+        anyhow!("{} line {line}: {message}; mend it or leave it out", file.display())
+    })
+}
+
+/// The file of a SQLite URL, or `None` for another kind.
+pub(crate) fn sqlite_path(url: &str) -> Option<&Path> {
+    let path = url.strip_prefix("sqlite:")?;
+    Some(Path::new(path.strip_prefix("//").unwrap_or(path)))
+}
+
+pub(crate) fn sqlite_url(path: &Path) -> anyhow::Result<String> {
+    let path = path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?;
+    Ok(format!("sqlite:{path}"))
+}
+
+/// A relative SQLite path in a file is meant from that file's folder.
+fn relative_to(url: &str, folder: &Path) -> anyhow::Result<String> {
+    match sqlite_path(url) {
+        Some(path) if is_relative_file(path) => sqlite_url(&folder.join(path)),
+        _ => Ok(url.to_owned()),
+    }
+}
+
+fn is_relative_file(path: &Path) -> bool {
+    path.is_relative() && path != Path::new("") && path != Path::new(":memory:")
+}
+
+/// The URL as it may be shown: `user:secret@` becomes `user:***@`, `password=…` likewise.
+fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    let authority = match authority.rsplit_once('@') {
+        Some((user, host)) => match user.split_once(':') {
+            Some((user, _)) => format!("{user}:***@{host}"),
+            None => authority.to_owned(),
+        },
+        None => authority.to_owned(),
+    };
+    let path = match path.split_once("password=") {
+        Some((before, after)) => {
+            format!("{before}password=***{}", &after[after.find('&').unwrap_or(after.len())..])
+        }
+        None => path.to_owned(),
+    };
+    format!("{scheme}://{authority}{path}")
+}
+
+/// Whether the URL holds a password.
+pub(crate) fn has_password(url: &str) -> bool {
+    without_password(url) != url
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_not_shown() {
+        for (url, shown) in [
+            ("postgres://u:secret@h:1/db", "postgres://u:***@h:1/db"),
+            ("postgres://u:se@cret@h/db", "postgres://u:***@h/db"),
+            ("postgres://u@h/db", "postgres://u@h/db"),
+            ("postgres:///db?password=s&user=u", "postgres:///db?password=***&user=u"),
+            ("sqlite:a.db", "sqlite:a.db"),
+        ] {
+            assert_eq!(without_password(url), shown);
+        }
+    }
+
+    #[test]
+    fn relative_files_are_meant_from_the_folder_of_the_settings() {
+        let folder = Path::new("/srv/shop");
+        for (url, resolved) in [
+            ("sqlite:shop.db", "sqlite:/srv/shop/shop.db"),
+            ("sqlite://shop.db", "sqlite:/srv/shop/shop.db"),
+            ("sqlite:/var/shop.db", "sqlite:/var/shop.db"),
+            ("sqlite:", "sqlite:"),
+            ("postgres://db/shop", "postgres://db/shop"),
+        ] {
+            assert_eq!(relative_to(url, folder).unwrap(), resolved);
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! The command from outside: the real binary, its exit codes, and what it writes where.
+
+mod append;
+mod doctor;
+mod events;
+mod export;
+mod import;
+mod init;
+mod postgres;
+mod project;
+mod schema;
+mod support;
+mod usage;
