@@ -16,6 +16,7 @@ in the project folder.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a check found differences or a problem.
 
 Examples:
+  everfold demo                          a first look, nothing to set up
   everfold init shop                     a project folder with a store in it
   everfold --project shop events         the events of that store
   everfold --url postgres://app@db/shop doctor";
@@ -40,6 +41,9 @@ pub(crate) struct Global {
     /// The project folder, where everfold.toml is [default: the current folder]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) project: Option<PathBuf>,
+    /// Answer every confirmation with yes
+    #[arg(long, global = true)]
+    pub(crate) yes: bool,
 }
 
 impl Cli {

@@ -5,6 +5,7 @@
 
 mod cli;
 mod commands;
+mod confirm;
 mod event_line;
 mod failure;
 mod output;

@@ -2,6 +2,7 @@
 
 mod append;
 mod completions;
+mod demo;
 mod doctor;
 mod events;
 mod export;
@@ -24,6 +25,7 @@ pub(crate) enum Command {
     Export(export::Export),
     Events(events::Events),
     Doctor(doctor::Doctor),
+    Demo(demo::Demo),
     Completions(completions::Completions),
 }
 
@@ -37,6 +39,7 @@ impl Command {
             Command::Export(command) => command.run(global).await,
             Command::Events(command) => command.run(global).await,
             Command::Doctor(command) => command.run(global).await,
+            Command::Demo(command) => command.run(global).await,
             Command::Completions(command) => command.run(),
         }
     }

@@ -1,6 +1,7 @@
 //! The command from outside: the real binary, its exit codes, and what it writes where.
 
 mod append;
+mod demo;
 mod doctor;
 mod events;
 mod export;

@@ -17,6 +17,7 @@ fn help_has_a_purpose_and_examples() {
         &["export", "--help"],
         &["events", "--help"],
         &["doctor", "--help"],
+        &["demo", "--help"],
         &["completions", "--help"],
     ] {
         let ran = folder.run(arguments).done();
@@ -42,6 +43,7 @@ fn wrong_usage_exits_with_2() {
         &["export", "--resume"],
         &["schema"],
         &["completions", "tcl"],
+        &["demo", "--events", "0"],
     ] {
         let ran = folder.run(arguments).exits(2);
         assert_eq!(ran.stdout, "", "{arguments:?}");
