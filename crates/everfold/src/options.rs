@@ -97,7 +97,7 @@ pub struct StoreOptions {
     pub connect_timeout: Duration,
     /// Longest wait for the answer to one request, and on SQLite for another process's lock: 60 s.
     pub request_timeout: Duration,
-    /// Most events fetched at once when reading: 2,000.
+    /// Most events fetched at once when reading: 2,000. A read begins with fewer.
     pub page_events_max: usize,
     /// Most bytes of data fetched at once when reading: 2 MiB (a larger event comes alone).
     pub page_bytes_max: usize,
@@ -108,7 +108,8 @@ pub struct StoreOptions {
     /// Tell followers in other processes about new events (a coalesced NOTIFY, or nothing on
     /// SQLite). Only a hint. Default: true.
     pub notify: bool,
-    /// Publish the high-water mark for standbys this often while this store follows. Default: never.
+    /// Publish the high-water mark for standbys this often while this store is open. Default:
+    /// never.
     pub publish_mark_every: Option<Duration>,
     /// How PostgreSQL is reached.
     pub pooler: Pooler,
@@ -157,6 +158,13 @@ impl StoreOptions {
         ];
         for (option, found) in at_least_one {
             in_range(option, found, 1, 1 << 30)?;
+        }
+        if self.publish_mark_every.is_some_and(|every| every.is_zero()) {
+            return Err(OpenError::Option {
+                option: "publish_mark_every",
+                found: "0".to_owned(),
+                reason: "it must be more than nothing".to_owned(),
+            });
         }
         let limits = &self.limits;
         in_range("limits.stream_id_bytes_max", limits.stream_id_bytes_max, 1, 512)?;

@@ -19,15 +19,22 @@ use crate::{Position, RecordedEvent, StreamId, Version};
 
 /// Where a read stands.
 pub(super) enum Source {
-    Stream { stream: StreamId, from: Option<Version>, backward: bool, remaining: u64 },
+    Stream(StreamSource),
     All(AllSource),
+}
+
+pub(super) struct StreamSource {
+    stream: StreamId,
+    from: Option<Version>,
+    backward: bool,
+    size: PageSize,
 }
 
 pub(super) struct AllSource {
     after: Position,
     types: Option<Vec<String>>,
-    remaining: u64,
     follow: bool,
+    size: PageSize,
     /// How far may be read; asked for at the start, and again when following reaches it.
     mark: Option<Position>,
 }
@@ -42,7 +49,7 @@ impl Source {
         backward: bool,
         limit: u64,
     ) -> Self {
-        Source::Stream { stream, from, backward, remaining: limit }
+        Source::Stream(StreamSource { stream, from, backward, size: PageSize::new(limit) })
     }
 
     pub(super) fn all(
@@ -51,45 +58,40 @@ impl Source {
         limit: u64,
         follow: bool,
     ) -> Self {
-        Source::All(AllSource { after, types, remaining: limit, follow, mark: None })
+        Source::All(AllSource { after, types, follow, size: PageSize::new(limit), mark: None })
     }
 
     async fn next_page(self, store: &Store) -> Result<Fetched, ReadError> {
         match self {
-            Source::Stream { stream, from, backward, remaining } => {
-                next_of_stream(store, stream, from, backward, remaining).await
-            }
+            Source::Stream(source) => source.next_page(store).await,
             Source::All(source) => source.next_page(store).await,
         }
     }
 }
 
-async fn next_of_stream(
-    store: &Store,
-    stream: StreamId,
-    from: Option<Version>,
-    backward: bool,
-    remaining: u64,
-) -> Result<Fetched, ReadError> {
-    let max = page_max(store, remaining);
-    if max == 0 {
-        return Ok((Vec::new(), None));
+impl StreamSource {
+    async fn next_page(mut self, store: &Store) -> Result<Fetched, ReadError> {
+        let max = self.size.max(store);
+        if max == 0 {
+            return Ok((Vec::new(), None));
+        }
+        let (stream, from, backward) = (self.stream.clone(), self.from, self.backward);
+        let query = StreamPage { stream, from, backward, max };
+        let Page { mut events, more } = store.backend().read_stream(query).await?;
+        upcast(store, &mut events)?;
+        self.size.fetched(events.len(), max, more);
+        self.from = events.last().filter(|_| more).and_then(|last| match backward {
+            true => last.version.0.checked_sub(1).filter(|&version| version > 0).map(Version),
+            false => Some(last.version.next()),
+        });
+        let goes_on = self.from.is_some();
+        Ok((events, goes_on.then_some(Source::Stream(self))))
     }
-    let query = StreamPage { stream: stream.clone(), from, backward, max };
-    let Page { mut events, more } = store.backend().read_stream(query).await?;
-    upcast(store, &mut events)?;
-    let next = events.last().filter(|_| more).and_then(|last| match backward {
-        true => last.version.0.checked_sub(1).filter(|&version| version > 0).map(Version),
-        false => Some(last.version.next()),
-    });
-    let remaining = remaining - events.len() as u64;
-    let source = next.map(|from| Source::Stream { stream, from: Some(from), backward, remaining });
-    Ok((events, source))
 }
 
 impl AllSource {
     async fn next_page(mut self, store: &Store) -> Result<Fetched, ReadError> {
-        let max = page_max(store, self.remaining);
+        let max = self.size.max(store);
         if max == 0 {
             return Ok((Vec::new(), None));
         }
@@ -109,21 +111,46 @@ impl AllSource {
         };
         let Page { mut events, more } = page;
         upcast(store, &mut events)?;
-        self.remaining -= events.len() as u64;
+        self.size.fetched(events.len(), max, more);
         // Without more below the mark, the read has seen everything up to it.
         self.after = match events.last() {
             Some(last) if more => last.position,
             _ => up_to.max(self.after),
         };
         self.mark = more.then_some(up_to);
-        let goes_on = (more || self.follow) && self.remaining > 0;
-        Ok((events, goes_on.then_some(Source::All(self))))
+        Ok((events, (more || self.follow).then_some(Source::All(self))))
     }
 }
 
-fn page_max(store: &Store, remaining: u64) -> usize {
-    let max = store.options().page_events_max;
-    usize::try_from(remaining).map_or(max, |remaining| remaining.min(max))
+/// How many events the next page asks for: few at first, more as long as they turn out small, so
+/// that large events are not sent only to be thrown away.
+struct PageSize {
+    next: usize,
+    /// Events until the read's own limit.
+    remaining: u64,
+}
+
+const FIRST_PAGE_EVENTS: usize = 64;
+
+impl PageSize {
+    fn new(limit: u64) -> Self {
+        PageSize { next: FIRST_PAGE_EVENTS, remaining: limit }
+    }
+
+    fn max(&self, store: &Store) -> usize {
+        let max = self.next.min(store.options().page_events_max);
+        usize::try_from(self.remaining).map_or(max, |remaining| remaining.min(max))
+    }
+
+    fn fetched(&mut self, events: usize, asked: usize, more: bool) {
+        self.remaining -= events as u64;
+        if events == asked {
+            self.next = asked.saturating_mul(4);
+        } else if more {
+            // Cut short by its bytes; about as many will fit again.
+            self.next = events.max(1).saturating_mul(2);
+        }
+    }
 }
 
 fn upcast(store: &Store, events: &mut [RecordedEvent]) -> Result<(), ReadError> {

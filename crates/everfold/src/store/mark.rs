@@ -8,6 +8,8 @@
 //!
 //! Hints only make it faster: the timer alone finds everything. The pause grows from `poll_min` to
 //! `poll_max` while nothing happens, and falls back when the mark moves or a hint comes.
+//!
+//! Beside it, and only if asked for, a task that publishes the mark for standbys.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -77,7 +79,6 @@ impl MarkPoller {
 async fn poll(backend: Weak<dyn Backend>, options: Arc<StoreOptions>, sender: watch::Sender<Seen>) {
     let mut pause = options.poll_min;
     let mut wanted = Instant::now();
-    let mut published = Instant::now();
     loop {
         let Some(backend) = backend.upgrade() else { return };
         let polled = Instant::now();
@@ -92,10 +93,6 @@ async fn poll(backend: Weak<dyn Backend>, options: Arc<StoreOptions>, sender: wa
                 return;
             }
         };
-        if options.publish_mark_every.is_some_and(|every| published.elapsed() >= every) {
-            publish(backend.as_ref()).await;
-            published = Instant::now();
-        }
         // One receiver is kept for those who come later. The poll outlives the last follower for
         // a while, so that one who waits again and again does not start it anew each time.
         if sender.receiver_count() > 1 {
@@ -111,9 +108,18 @@ async fn poll(backend: Weak<dyn Backend>, options: Arc<StoreOptions>, sender: wa
     }
 }
 
-async fn publish(backend: &dyn Backend) {
-    if let Err(error) = backend.publish_high_water_mark().await {
-        tracing::warn!(%error, "the high-water mark could not be published for standbys");
+/// Publishes the mark for standbys again and again, as long as the store is open.
+pub(crate) async fn keep_publishing(backend: Weak<dyn Backend>, every: Duration) {
+    let mut ticks = tokio::time::interval(every);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(backend) = backend.upgrade() else { return };
+        match backend.publish_high_water_mark().await {
+            Ok(_) => {}
+            Err(error) if error.kind() == StoreErrorKind::HandleClosed => return,
+            Err(error) => tracing::warn!(%error, "the high-water mark could not be published"),
+        }
     }
 }
 

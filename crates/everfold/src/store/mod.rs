@@ -160,6 +160,9 @@ impl Store {
             #[cfg(feature = "sqlite")]
             StoreUrl::Sqlite(path) => sqlite::open(path, Arc::clone(&options)).await?,
         };
+        if let Some(every) = options.publish_mark_every {
+            tokio::spawn(mark::keep_publishing(Arc::downgrade(&backend), every));
+        }
         let mark = MarkPoller::new(&backend, Arc::clone(&options));
         Ok(Store(Arc::new(Inner { backend, options, url, mark })))
     }

@@ -44,7 +44,7 @@ pub(crate) struct Fixture {
 }
 
 enum Keep {
-    Folder(tempfile::TempDir),
+    Folder { _removed_on_drop: tempfile::TempDir },
     Database(TestDatabase),
 }
 
@@ -52,7 +52,7 @@ impl Fixture {
     pub(crate) fn sqlite() -> Fixture {
         let folder = tempfile::tempdir().expect("a temp folder can be made");
         let url = format!("sqlite:{}", folder.path().join("store.db").display());
-        Fixture { url, keep: Keep::Folder(folder) }
+        Fixture { url, keep: Keep::Folder { _removed_on_drop: folder } }
     }
 
     pub(crate) async fn postgres() -> Fixture {
@@ -69,19 +69,19 @@ impl Fixture {
     pub(crate) fn database(&self) -> &TestDatabase {
         match &self.keep {
             Keep::Database(database) => database,
-            Keep::Folder(_) => panic!("a SQLite store has no database server"),
+            Keep::Folder { .. } => panic!("a SQLite store has no database server"),
         }
     }
 
     pub(crate) fn into_database(self) -> TestDatabase {
         match self.keep {
             Keep::Database(database) => database,
-            Keep::Folder(_) => panic!("a SQLite store has no database server"),
+            Keep::Folder { .. } => panic!("a SQLite store has no database server"),
         }
     }
 
     pub(crate) fn is_sqlite(&self) -> bool {
-        matches!(self.keep, Keep::Folder(_))
+        matches!(self.keep, Keep::Folder { .. })
     }
 
     pub(crate) async fn store(&self) -> Store {

@@ -17,4 +17,5 @@ mod read;
 mod repeat;
 mod roles;
 mod schema;
+mod tls;
 mod upcast;

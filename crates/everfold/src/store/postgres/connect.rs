@@ -11,9 +11,11 @@ use deadpool_postgres::{
     Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType,
 };
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Config, NoTls, Row, RowStream};
+use tokio_postgres::{Row, RowStream};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::{connect_error, store_error};
+use super::target::Target;
 use crate::error::{OpenError, StoreError, StoreErrorKind};
 use crate::options::{Pooler, StoreOptions};
 
@@ -22,8 +24,7 @@ pub(super) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
 pub(super) struct Connections {
     pool: Pool,
-    config: Config,
-    place: String,
+    target: Target,
     /// Named statements stay prepared on their connection; a pooler would mix connections up.
     named_statements: bool,
     connect_timeout: Duration,
@@ -33,12 +34,12 @@ pub(super) struct Connections {
 impl Connections {
     pub(super) async fn open(url: &str, options: &StoreOptions) -> Result<Self, OpenError> {
         let target = Target::parse(url)?;
-        let pooler = match target.pooler.unwrap_or(options.pooler) {
+        let pooler = match target.pooler().unwrap_or(options.pooler) {
             Pooler::Detect => detect(&target, options.connect_timeout).await?,
             told => told,
         };
         let config = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let manager = Manager::from_config(target.config.clone(), NoTls, config);
+        let manager = Manager::from_config(target.config().clone(), target.tls(), config);
         let pool = Pool::builder(manager)
             .max_size(options.pool_size)
             .runtime(Runtime::Tokio1)
@@ -48,8 +49,7 @@ impl Connections {
             .expect("a pool with a runtime can have timeouts");
         Ok(Connections {
             pool,
-            config: target.config,
-            place: target.place,
+            target,
             named_statements: pooler != Pooler::Transaction,
             connect_timeout: options.connect_timeout,
             request_timeout: options.request_timeout,
@@ -63,12 +63,13 @@ impl Connections {
             object: Some(object),
             named_statements: self.named_statements,
             request_timeout: self.request_timeout,
+            tls: self.target.tls(),
             broken: AtomicBool::new(false),
         })
     }
 
     fn pool_error(&self, error: PoolError) -> StoreError {
-        let place = &self.place;
+        let place = self.target.place();
         match error {
             PoolError::Backend(error) => connect_error(error, place),
             PoolError::Timeout(TimeoutType::Wait) => {
@@ -98,9 +99,9 @@ impl Connections {
         !self.named_statements
     }
 
-    /// How to make a connection outside the pool.
-    pub(super) fn config(&self) -> &Config {
-        &self.config
+    /// Where connections go, for making one outside the pool.
+    pub(super) fn target(&self) -> &Target {
+        &self.target
     }
 
     pub(super) fn close(&self) {
@@ -113,6 +114,7 @@ pub(super) struct Connection {
     object: Option<Object>,
     named_statements: bool,
     request_timeout: Duration,
+    tls: MakeRustlsConnect,
     broken: AtomicBool,
 }
 
@@ -195,10 +197,17 @@ impl Connection {
                 Err(QueryError::Driver(error))
             }
             Err(_) => {
-                self.broken.store(true, Ordering::Relaxed);
+                self.give_up();
                 Err(QueryError::NoAnswer(self.request_timeout))
             }
         }
+    }
+
+    /// Asks the server to stop what it does for nobody, and never uses the connection again.
+    pub(super) fn give_up(&self) {
+        self.discard();
+        let (cancel, tls) = (self.client().cancel_token(), self.tls.clone());
+        tokio::spawn(async move { drop(cancel.cancel_query(tls).await) });
     }
 
     /// Closes the connection when it is dropped, instead of giving it back.
@@ -239,60 +248,12 @@ impl QueryError {
     }
 }
 
-/// A parsed URL: the driver's part, and ours.
-pub(super) struct Target {
-    pub(super) config: Config,
-    pub(super) place: String,
-    pooler: Option<Pooler>,
-}
-
-impl Target {
-    pub(super) fn parse(url: &str) -> Result<Target, OpenError> {
-        let refuse = |reason: String| OpenError::Url {
-            url: crate::store::url::without_password(url),
-            reason,
-        };
-        let (base, query) = url.split_once('?').unwrap_or((url, ""));
-        let mut pooler = None;
-        let mut rest = Vec::new();
-        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
-            match parameter.split_once('=') {
-                Some(("pooler", "transaction")) => pooler = Some(Pooler::Transaction),
-                Some(("pooler", "direct")) => pooler = Some(Pooler::Direct),
-                Some(("pooler", other)) => {
-                    return Err(refuse(format!(
-                        "pooler is \"{other}\", allowed are \"transaction\" and \"direct\""
-                    )));
-                }
-                _ => rest.push(parameter),
-            }
-        }
-        let driver_url = match rest.as_slice() {
-            [] => base.to_owned(),
-            rest => format!("{base}?{}", rest.join("&")),
-        };
-        let mut config: Config = driver_url.parse().map_err(|error: tokio_postgres::Error| {
-            refuse(std::error::Error::source(&error).map_or(error.to_string(), ToString::to_string))
-        })?;
-        if config.get_application_name().is_none() {
-            config.application_name("everfold");
-        }
-        Ok(Target { config, place: place(base), pooler })
-    }
-}
-
-/// Host and database, for messages.
-fn place(base: &str) -> String {
-    let rest = base.split_once("://").map_or(base, |(_, rest)| rest);
-    rest.rsplit_once('@').map_or(rest, |(_, host)| host).to_owned()
-}
-
 /// Finds a pooler in transaction mode: it gives one client different server sessions for different
 /// transactions. Two connections hold a transaction each and let go in turn; whoever is handed
 /// another session afterwards is behind such a pooler.
 async fn detect(target: &Target, timeout: Duration) -> Result<Pooler, StoreError> {
     let open = || async {
-        let (client, connection) = target.config.connect(NoTls).await?;
+        let (client, connection) = target.connect().await?;
         tokio::spawn(connection);
         Ok::<_, tokio_postgres::Error>(client)
     };
@@ -311,12 +272,12 @@ async fn detect(target: &Target, timeout: Duration) -> Result<Pooler, StoreError
     match tokio::time::timeout(timeout, probe).await {
         Ok(Ok(true)) => Ok(Pooler::Transaction),
         Ok(Ok(false)) => Ok(Pooler::Direct),
-        Ok(Err(error)) => Err(connect_error(error, &target.place)),
+        Ok(Err(error)) => Err(connect_error(error, target.place())),
         Err(_) => {
             let message = format!(
                 "cannot connect to {}: no answer within {timeout:?} (a pooler with a single server \
                  connection? then add pooler=transaction to the URL)",
-                target.place
+                target.place()
             );
             Err(StoreError::new(StoreErrorKind::Unreachable, message))
         }

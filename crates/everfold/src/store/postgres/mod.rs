@@ -16,6 +16,8 @@ mod import;
 mod read;
 pub(crate) mod schema;
 mod snapshots;
+mod target;
+mod tls;
 mod types;
 mod wake;
 

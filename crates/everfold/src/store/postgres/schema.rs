@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use futures::future::poll_fn;
 use tokio_postgres::error::{Severity, SqlState};
-use tokio_postgres::{AsyncMessage, Client, NoTls, SimpleQueryMessage};
+use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage};
 
-use super::connect::{Connections, Target};
+use super::connect::Connections;
 use super::error::{connect_error, store_error};
+use super::target::Target;
 use crate::error::{MigrateError, OpenError, StoreError, StoreErrorKind};
 use crate::store::{AppliedSchema, jitter};
 
@@ -155,9 +156,9 @@ impl Session {
     async fn open(url: &str) -> Result<Session, MigrateError> {
         let target = Target::parse(url)
             .map_err(|error| StoreError::new(StoreErrorKind::Other, error.to_string()))?;
-        let connected = target.config.connect(NoTls).await;
+        let connected = target.connect().await;
         let (client, mut connection) =
-            connected.map_err(|error| connect_error(error, &target.place))?;
+            connected.map_err(|error| connect_error(error, target.place()))?;
         let warnings = Arc::new(Mutex::new(Vec::new()));
         let collected = Arc::clone(&warnings);
         tokio::spawn(async move {

@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use futures::future::poll_fn;
 use tokio::sync::Notify;
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
+use tokio_postgres::{AsyncMessage, Client};
 use tokio_util::sync::CancellationToken;
 
 use super::connect::Connections;
+use super::target::Target;
 use crate::options::StoreOptions;
 use crate::store::jitter;
 
@@ -25,7 +26,7 @@ const RECONNECT: Duration = Duration::from_secs(2);
 pub(super) struct Wake {
     shared: Arc<Shared>,
     /// Set until the connection is first needed.
-    start: Mutex<Option<Config>>,
+    start: Mutex<Option<Target>>,
     started: AtomicBool,
     stop: CancellationToken,
 }
@@ -39,11 +40,11 @@ struct Shared {
 
 impl Wake {
     pub(super) fn new(connections: &Connections, options: &StoreOptions) -> Self {
-        let config = connections.config().clone();
+        let target = connections.target().clone();
         let wanted = options.notify && !connections.through_pooler();
         Wake {
             shared: Arc::new(Shared { to_tell: Notify::new(), hint: Notify::new() }),
-            start: Mutex::new(wanted.then_some(config)),
+            start: Mutex::new(wanted.then_some(target)),
             started: AtomicBool::new(!wanted),
             stop: CancellationToken::new(),
         }
@@ -71,11 +72,11 @@ impl Wake {
         if self.started.swap(true, Ordering::Relaxed) {
             return;
         }
-        let config = self.start.lock().expect("no panic while starting").take();
-        if let Some(config) = config {
+        let target = self.start.lock().expect("no panic while starting").take();
+        if let Some(target) = target {
             let (shared, stop) = (Arc::clone(&self.shared), self.stop.clone());
             tokio::spawn(async move {
-                stop.run_until_cancelled(keep_listening(&config, &shared)).await;
+                stop.run_until_cancelled(keep_listening(&target, &shared)).await;
             });
         }
     }
@@ -87,9 +88,9 @@ impl Drop for Wake {
     }
 }
 
-async fn keep_listening(config: &Config, shared: &Arc<Shared>) {
+async fn keep_listening(target: &Target, shared: &Arc<Shared>) {
     loop {
-        if let Err(error) = listen(config, shared).await {
+        if let Err(error) = listen(target, shared).await {
             tracing::debug!(%error, "wake-ups are off, polling finds new events");
         }
         tokio::time::sleep(jitter(RECONNECT)).await;
@@ -97,8 +98,8 @@ async fn keep_listening(config: &Config, shared: &Arc<Shared>) {
 }
 
 /// Listens and tells until the connection is lost.
-async fn listen(config: &Config, shared: &Arc<Shared>) -> Result<(), tokio_postgres::Error> {
-    let (client, mut connection) = config.connect(NoTls).await?;
+async fn listen(target: &Target, shared: &Arc<Shared>) -> Result<(), tokio_postgres::Error> {
+    let (client, mut connection) = target.connect().await?;
     let to_hint = Arc::clone(shared);
     let reading = async move {
         while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {

@@ -1,0 +1,127 @@
+//! Where a store is: the driver's part of the URL, and ours.
+
+use std::path::PathBuf;
+
+use tokio_postgres::{Client, Config, Connection, Socket};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::tls::Encryption;
+use crate::error::OpenError;
+use crate::options::Pooler;
+use crate::store::url::without_password;
+
+/// The stream of an encrypted connection.
+type TlsStream = <MakeRustlsConnect as tokio_postgres::tls::MakeTlsConnect<Socket>>::Stream;
+
+/// A parsed URL. Parameters of our own are `pooler`, and those of `sslmode` that the driver does
+/// not know.
+#[derive(Clone)]
+pub(super) struct Target {
+    config: Config,
+    tls: MakeRustlsConnect,
+    place: String,
+    pooler: Option<Pooler>,
+}
+
+impl Target {
+    pub(super) fn parse(url: &str) -> Result<Target, OpenError> {
+        Self::parse_parts(url)
+            .map_err(|reason| OpenError::Url { url: without_password(url), reason })
+    }
+
+    fn parse_parts(url: &str) -> Result<Target, String> {
+        let (base, query) = url.split_once('?').unwrap_or((url, ""));
+        let mut pooler = None;
+        let mut encryption = Encryption::default();
+        let mut root_file = None;
+        let mut rest = Vec::new();
+        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+            match parameter.split_once('=') {
+                Some(("pooler", value)) => pooler = Some(parse_pooler(value)?),
+                Some(("sslmode", value)) => encryption = Encryption::parse(value)?,
+                Some(("sslrootcert", file)) => root_file = Some(PathBuf::from(file)),
+                _ => rest.push(parameter),
+            }
+        }
+        let driver_url = match rest.as_slice() {
+            [] => base.to_owned(),
+            rest => format!("{base}?{}", rest.join("&")),
+        };
+        let mut config: Config = driver_url.parse().map_err(|error: tokio_postgres::Error| {
+            std::error::Error::source(&error).map_or(error.to_string(), ToString::to_string)
+        })?;
+        config.ssl_mode(encryption.mode());
+        if config.get_application_name().is_none() {
+            config.application_name("everfold");
+        }
+        let tls = encryption.connector(root_file.as_deref())?;
+        Ok(Target { config, tls, place: place(base), pooler })
+    }
+
+    /// Makes a connection outside any pool; somebody must drive it.
+    pub(super) async fn connect(
+        &self,
+    ) -> Result<(Client, Connection<Socket, TlsStream>), tokio_postgres::Error> {
+        self.config.connect(self.tls.clone()).await
+    }
+
+    pub(super) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(super) fn tls(&self) -> MakeRustlsConnect {
+        self.tls.clone()
+    }
+
+    /// Host and database, for messages.
+    pub(super) fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// What the URL says about a pooler, if anything.
+    pub(super) fn pooler(&self) -> Option<Pooler> {
+        self.pooler
+    }
+}
+
+fn parse_pooler(value: &str) -> Result<Pooler, String> {
+    match value {
+        "transaction" => Ok(Pooler::Transaction),
+        "direct" => Ok(Pooler::Direct),
+        other => Err(format!("pooler is \"{other}\", allowed are \"transaction\" and \"direct\"")),
+    }
+}
+
+fn place(base: &str) -> String {
+    let rest = base.split_once("://").map_or(base, |(_, rest)| rest);
+    rest.rsplit_once('@').map_or(rest, |(_, host)| host).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_of_our_own_do_not_reach_the_driver() {
+        let url = "postgres://u@h:5/db?pooler=transaction&sslmode=require&connect_timeout=3";
+        let target = Target::parse(url).unwrap();
+        assert_eq!(target.pooler(), Some(Pooler::Transaction));
+        assert_eq!(target.place(), "h:5/db");
+        assert_eq!(target.config().get_connect_timeout().unwrap().as_secs(), 3);
+        assert_eq!(target.config().get_application_name(), Some("everfold"));
+    }
+
+    #[test]
+    fn bad_parameters_are_refused_with_what_is_allowed() {
+        for (parameters, wanted) in [
+            ("pooler=maybe", "\"transaction\" and \"direct\""),
+            ("sslmode=sometimes", "verify-full"),
+            ("sslmode=verify-full&sslrootcert=/nowhere.pem", "/nowhere.pem cannot be read"),
+            ("colour=blue", "colour"),
+        ] {
+            let url = format!("postgres://h/db?{parameters}");
+            let Err(error) = Target::parse(&url) else { panic!("{url} is taken") };
+            assert!(error.to_string().contains(wanted), "{error}");
+        }
+    }
+}
