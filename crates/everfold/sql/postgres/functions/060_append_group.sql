@@ -33,7 +33,7 @@ DECLARE
     known uuid[];
     repeated record;
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         PERFORM everfold.refuse_append('', 0);
     END IF;
     outcomes := array_fill('stored'::text, ARRAY[member_count]);

@@ -66,7 +66,7 @@ DECLARE
     staged bigint;
     bad_line bigint;
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         PERFORM everfold.refuse_append('', 1);
     END IF;
     UPDATE everfold.imports i
