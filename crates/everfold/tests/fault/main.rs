@@ -12,5 +12,9 @@ mod session;
 
 mod high_water_mark_controls;
 mod high_water_mark_stress;
+mod lock_table_exhaustion;
+mod prepared_transaction;
 mod pristine_store;
+mod savepoints;
+mod startup_checks;
 mod torn_read;
