@@ -61,13 +61,24 @@ pub(crate) fn describe(error: &(dyn std::error::Error + 'static)) -> String {
     let mut cause = error.source();
     while let Some(error) = cause {
         let said = error.to_string();
-        if !adds_nothing(&text, &said) {
+        let said = plain(&said);
+        if !adds_nothing(&text, said) {
             text.push_str(": ");
-            text.push_str(&said);
+            text.push_str(said);
         }
         cause = error.source();
     }
     text
+}
+
+/// A server's message without its severity and the lines below it (detail, hint), which those
+/// above have taken up: `ERROR: no such thing` is `no such thing`.
+fn plain(said: &str) -> &str {
+    let line = said.lines().next().unwrap_or_default();
+    match line.split_once(": ") {
+        Some((severity, message)) if ["ERROR", "FATAL", "PANIC"].contains(&severity) => message,
+        _ => line,
+    }
 }
 
 fn adds_nothing(text: &str, said: &str) -> bool {
@@ -87,6 +98,8 @@ mod tests {
         let told =
             anyhow!("no route").context("host db: no route").context("cannot open the store");
         assert_eq!(describe(told.as_ref()), "cannot open the store: host db: no route");
+        let server = anyhow!("ERROR: no table\nHINT: create it").context("no table; create it");
+        assert_eq!(describe(server.as_ref()), "no table; create it");
         let kind = anyhow!("no route").context("db error").context("cannot open the store");
         assert_eq!(describe(kind.as_ref()), "cannot open the store: no route");
     }

@@ -10,6 +10,7 @@ const LINE_EVERY: Duration = Duration::from_secs(2);
 
 pub(crate) struct Progress {
     label: String,
+    total: Option<u64>,
     /// None where standard error is no terminal.
     bar: Option<ProgressBar>,
     last: Instant,
@@ -20,7 +21,7 @@ impl Progress {
     pub(crate) fn new(label: impl Into<String>, total: Option<u64>) -> Progress {
         let label = label.into();
         let bar = std::io::stderr().is_terminal().then(|| bar(&label, total));
-        Progress { label, bar, last: Instant::now() }
+        Progress { label, total, bar, last: Instant::now() }
     }
 
     /// Shows how far it is, if it is time again; only then `message` is asked.
@@ -35,7 +36,14 @@ impl Progress {
                 bar.set_message(message());
                 bar.set_position(done);
             }
-            None => eprintln!("{}: {}", self.label, message()),
+            None => eprintln!("{}: {}{}", self.label, self.percent(done), message()),
+        }
+    }
+
+    fn percent(&self, done: u64) -> String {
+        match self.total {
+            Some(total) if total > 0 => format!("{}%, ", done * 100 / total),
+            _ => String::new(),
         }
     }
 }

@@ -173,24 +173,25 @@ fn is_relative_file(path: &Path) -> bool {
     path.is_relative() && path != Path::new("") && path != Path::new(":memory:")
 }
 
-/// The URL as it may be shown: `user:secret@` becomes `user:***@`, `password=…` likewise.
+/// The URL as it may be shown: `user:secret@` becomes `user:***@`, `password=…` likewise. A
+/// password may hold what a URL should not, so it ends at the last `@`.
 fn without_password(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
-    let authority = match authority.rsplit_once('@') {
-        Some((user, host)) => match user.split_once(':') {
-            Some((user, _)) => format!("{user}:***@{host}"),
-            None => authority.to_owned(),
-        },
-        None => authority.to_owned(),
+    let (scheme, rest) = match url.split_once("://") {
+        Some((scheme, rest)) => (format!("{scheme}://"), rest),
+        None => (String::new(), url),
     };
-    let path = match path.split_once("password=") {
-        Some((before, after)) => {
-            format!("{before}password=***{}", &after[after.find('&').unwrap_or(after.len())..])
+    let rest = match (rest.find(':'), rest.rfind('@')) {
+        (Some(colon), Some(at)) if colon < at => format!("{}:***{}", &rest[..colon], &rest[at..]),
+        _ => rest.to_owned(),
+    };
+    let rest = match rest.split_once("password=") {
+        Some((before, secret)) => {
+            let end = secret.find(['&', ' ']).unwrap_or(secret.len());
+            format!("{before}password=***{}", &secret[end..])
         }
-        None => path.to_owned(),
+        None => rest,
     };
-    format!("{scheme}://{authority}{path}")
+    format!("{scheme}{rest}")
 }
 
 /// Whether the URL holds a password.
@@ -207,6 +208,9 @@ mod tests {
         for (url, shown) in [
             ("postgres://u:secret@h:1/db", "postgres://u:***@h:1/db"),
             ("postgres://u:se@cret@h/db", "postgres://u:***@h/db"),
+            ("postgres://u:se/cr?et@h/db", "postgres://u:***@h/db"),
+            ("postgres:host=h password=s user=u", "postgres:host=h password=*** user=u"),
+            ("postgres://h:5432/db", "postgres://h:5432/db"),
             ("postgres://u@h/db", "postgres://u@h/db"),
             ("postgres:///db?password=s&user=u", "postgres:///db?password=***&user=u"),
             ("sqlite:a.db", "sqlite:a.db"),

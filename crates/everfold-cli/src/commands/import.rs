@@ -73,7 +73,7 @@ impl Import {
     async fn import(&self, store: &Store, name: &str, source: Source) -> anyhow::Result<Imported> {
         let mut options = ImportOptions::default();
         options.renumber = self.renumber;
-        let mut shown = ShownProgress::new(name, source.bytes);
+        let mut shown = ShownProgress::new(source.bytes);
         let outcome =
             store.import(name, source.lines, options, |progress| shown.set(progress)).await;
         drop(shown);
@@ -118,25 +118,23 @@ impl Import {
 
 struct ShownProgress {
     progress: Progress,
-    bytes: Option<u64>,
     begun: Instant,
     /// Lines that were there at the start, which say nothing about the speed.
     before: Option<u64>,
 }
 
 impl ShownProgress {
-    fn new(name: &str, bytes: Option<u64>) -> ShownProgress {
-        let progress = Progress::new(format!("importing {name}"), bytes);
-        ShownProgress { progress, bytes, begun: Instant::now(), before: None }
+    fn new(bytes: Option<u64>) -> ShownProgress {
+        let progress = Progress::new("importing", bytes);
+        ShownProgress { progress, begun: Instant::now(), before: None }
     }
 
     fn set(&mut self, now: &ImportProgress) {
         let lines = now.lines - *self.before.get_or_insert(now.lines);
         let rate = per_second(lines, self.begun.elapsed());
-        let (bytes, of) = (self.bytes, HumanBytes(now.bytes));
         self.progress.set(now.bytes, || {
-            let total = bytes.map(|bytes| format!(" of {}", HumanBytes(bytes))).unwrap_or_default();
-            format!("{of}{total}, {} lines, {}/s", HumanCount(now.lines), HumanCount(rate))
+            let (bytes, lines) = (HumanBytes(now.bytes), HumanCount(now.lines));
+            format!("{bytes}, {lines} lines, {}/s", HumanCount(rate))
         });
     }
 }

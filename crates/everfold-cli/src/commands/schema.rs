@@ -103,8 +103,10 @@ impl Apply {
         let would = match state(target).await? {
             State::Equal => Vec::new(),
             State::Drift(lines) => {
-                let mut would =
-                    vec!["replace the functions; tables are left as they are".to_owned()];
+                let mut would = vec![
+                    "replace functions of another everfold version, and leave changes by hand"
+                        .to_owned(),
+                ];
                 would.extend(lines);
                 would
             }
@@ -197,9 +199,14 @@ impl Assert {
         if let Some(error) = &asserted.error {
             eprintln!("error: {error}");
         } else if !equal {
-            let (count, store) = (asserted.differences.len(), &asserted.store);
+            let store = &asserted.store;
+            let lines = match asserted.differences.len() {
+                1 => "1 line".to_owned(),
+                count => format!("{count} lines"),
+            };
             eprintln!(
-                "error: the schema of {store} differs in {count} lines; `everfold schema apply` replaces changed functions"
+                "error: the schema of {store} differs in {lines}; put back what was changed \
+                 by hand, `everfold schema print` shows how it should be"
             );
         }
         Ok(if equal { Outcome::Done } else { Outcome::Unhealthy })

@@ -28,6 +28,28 @@ fn store_that_is_not_there_is_told_and_not_created() {
 }
 
 #[test]
+fn store_without_its_guards_is_unhealthy() {
+    let folder = Folder::with_events(&line("a", "T", "{}"));
+    folder.connect().execute_batch("DROP TRIGGER everfold_events_refuse_delete").unwrap();
+    let ran = folder.run(&["doctor"]).exits(3).says("the store is not safe to use");
+    ran.prints("everfold.db");
+}
+
+#[test]
+fn problem_is_unhealthy() {
+    let folder = Folder::with_events(&line("a", "T", "{}"));
+    let other = folder.connect();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let ran = folder.run(&["doctor"]).exits(3).prints("\nproblem  writing");
+    ran.prints("-> find the program");
+    let json = folder.run(&["doctor", "--json"]).exits(3).json();
+    let findings = json["findings"].as_array().unwrap();
+    assert!(findings.iter().any(|finding| finding["severity"] == "problem"), "{json}");
+    other.execute_batch("ROLLBACK").unwrap();
+    folder.run(&["doctor"]).done();
+}
+
+#[test]
 fn file_that_is_no_store_is_told() {
     let folder = Folder::new();
     folder.write("notes.db", &"these are my notes, not a database\n".repeat(100));

@@ -1,4 +1,4 @@
-use std::process::Child;
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::Receiver;
 
 use crate::support::{Folder, LIMIT, ended, field, interrupt, line, lines, wait};
@@ -126,6 +126,35 @@ fn follow_with_a_limit_ends_by_itself() {
     folder.run(&["append", "--stream", "cart-1", "--type", "T"]).done();
     let events = ended(follow).done().json_lines();
     assert_eq!(field(&events, "position"), [1, 2, 3, 4, 5]);
+}
+
+/// What the command writes on a terminal of 60 columns.
+fn on_terminal(folder: &Folder, no_color: bool) -> String {
+    let line = format!("stty rows 24 cols 60; '{}' events", env!("CARGO_BIN_EXE_everfold"));
+    let mut command = Command::new("script");
+    command.args(["-qec", &line, "/dev/null"]).current_dir(folder.path());
+    command.env_remove("EVERFOLD_URL").env_remove("NO_COLOR").env("TERM", "xterm-256color");
+    if no_color {
+        command.env("NO_COLOR", "1");
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    ended(command.spawn().unwrap()).exits(0).stdout
+}
+
+#[test]
+fn lines_are_shortened_to_the_width_of_the_terminal() {
+    let data = format!("{{\"text\":\"{}\"}}", "x".repeat(200));
+    let folder = Folder::with_events(&line("a", "T", &data).repeat(3));
+    let plain = on_terminal(&folder, true);
+    let lines: Vec<_> = plain.lines().map(str::trim_end).collect();
+    assert_eq!(lines.len(), 3, "{plain}");
+    for line in lines {
+        assert_eq!(line.chars().count(), 60, "{line}");
+        assert!(line.ends_with('…') && !line.contains('\u{1b}'), "{line}");
+    }
+    assert!(on_terminal(&folder, false).contains('\u{1b}'));
+    let piped = folder.run(&["events"]).done().stdout;
+    assert!(piped.lines().all(|line| line.contains(&data)), "{piped}");
 }
 
 #[test]

@@ -1,8 +1,10 @@
+use std::io::Write;
 use std::process::Stdio;
 
+use everfold_testkit::eventually_blocking;
 use serde_json::json;
 
-use crate::support::{Folder, field, json_lines, line, wait};
+use crate::support::{Folder, LIMIT, field, json_lines, line, wait};
 
 fn numbered(count: usize) -> Vec<String> {
     let stream = |n| format!("cart-{}", n % 97);
@@ -35,6 +37,31 @@ fn import_broken_in_the_middle_goes_on_when_it_is_mended() {
     let events = folder.run(&["events", "--json"]).done().json_lines();
     let numbers: Vec<_> = events.iter().map(|event| event["data"]["n"].as_u64().unwrap()).collect();
     assert_eq!(numbers, (1..=9_000).collect::<Vec<_>>());
+}
+
+#[test]
+fn killed_import_goes_on_behind_its_last_transaction() {
+    let folder = Folder::new();
+    let lines = numbered(12_000);
+    let arguments = ["import", "-", "--name", "pipe", "--json"];
+    folder.run(&["schema", "apply"]).done();
+    let mut child = folder.command(&arguments).stdin(Stdio::piped()).spawn().unwrap();
+    // Kept open, so that the import cannot end by itself.
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(lines[..7_000].concat().as_bytes()).unwrap();
+    eventually_blocking("a transaction is stored", LIMIT, || {
+        !folder.run(&["events", "--limit", "1"]).done().stdout.is_empty()
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+
+    let resumed = folder.run_with_stdin(&arguments, &lines.concat()).done().json();
+    let before = resumed["resumed_after"].as_u64().unwrap();
+    assert!((1..=7_000).contains(&before), "{resumed}");
+    assert_eq!(resumed["stored"], 12_000 - before);
+    let events = folder.run(&["events", "--json"]).done().json_lines();
+    let numbers: Vec<_> = events.iter().map(|event| event["data"]["n"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, (1..=12_000).collect::<Vec<_>>());
 }
 
 #[test]
@@ -78,7 +105,7 @@ fn failed_import_does_not_wait_for_the_rest_of_stdin() {
     let mut child = folder.command(&arguments).stdin(Stdio::piped()).spawn().unwrap();
     // Kept open, as by a writer that has more to say.
     let mut stdin = child.stdin.take().unwrap();
-    std::io::Write::write_all(&mut stdin, b"this is not an event\n").unwrap();
+    stdin.write_all(b"this is not an event\n").unwrap();
     assert_eq!(wait(&mut child), Some(1));
 }
 

@@ -146,6 +146,7 @@ async fn wrong_password_and_missing_database_are_told() {
     for arguments in [&["events"][..], &["schema", "apply"], &["schema", "assert"]] {
         let ran = run_at(&url, arguments).fails(1, "check user and password");
         assert!(!ran.stderr.contains("guessed"), "{ran:#?}");
+        assert_eq!(ran.stderr.matches("authentication failed").count(), 1, "said once: {ran:#?}");
     }
     let ran = run_at(&url, &["doctor"]).exits(1).says("check user and password");
     let ran = ran.prints("postgres://postgres:***@");

@@ -31,6 +31,31 @@ fn missing_schema_is_a_difference() {
 }
 
 #[test]
+fn schema_changed_by_hand_is_told_line_by_line() {
+    let folder = Folder::new();
+    folder.run(&["schema", "apply"]).done();
+    folder.connect().execute_batch("CREATE INDEX mine ON everfold_events (recorded_at)").unwrap();
+    let ran = folder.run(&["schema", "assert"]).exits(3).says("differs in 1 line;");
+    assert_eq!(ran.stdout, "+ mine: CREATE INDEX mine ON everfold_events (recorded_at)\n");
+    let json = folder.run(&["schema", "assert", "--json"]).exits(3).json();
+    assert_eq!(json["differences"].as_array().unwrap().len(), 1);
+    folder.run(&["schema", "apply", "--dry-run"]).done().prints("+ mine: CREATE INDEX");
+}
+
+#[test]
+fn schema_of_a_newer_everfold_is_left_alone() {
+    let folder = Folder::new();
+    folder.run(&["schema", "apply"]).done();
+    let newer = "INSERT INTO everfold_migrations (revision, name) VALUES (99, 'from the future')";
+    folder.connect().execute_batch(newer).unwrap();
+    folder.run(&["schema", "assert"]).fails(3, "upgrade everfold");
+    for arguments in [&["schema", "apply"][..], &["schema", "apply", "--dry-run"], &["events"]] {
+        folder.run(arguments).fails(1, "the schema is at revision 99").says("upgrade everfold");
+    }
+    folder.run(&["doctor"]).exits(1).says("upgrade everfold").prints("everfold         ");
+}
+
+#[test]
 fn printed_schema_is_sql_for_the_kind_of_store() {
     let folder = Folder::new();
     let sqlite = folder.run(&["schema", "print"]).done();

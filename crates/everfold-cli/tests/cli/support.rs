@@ -8,6 +8,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use everfold::sqlite::rusqlite::Connection;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -44,6 +45,11 @@ impl Folder {
 
     pub(crate) fn read(&self, name: &str) -> String {
         fs::read_to_string(self.file(name)).unwrap()
+    }
+
+    /// The default store, past everfold: for what somebody does to it by hand.
+    pub(crate) fn connect(&self) -> Connection {
+        Connection::open(self.file("everfold.db")).unwrap()
     }
 
     /// The command in this folder, untouched by the settings of whoever runs the tests.
