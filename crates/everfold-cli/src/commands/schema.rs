@@ -89,8 +89,17 @@ struct Applied {
 
 impl Apply {
     async fn run(&self, target: &Target) -> anyhow::Result<Outcome> {
-        let AppliedSchema { migrations, functions_replaced, warnings, .. } =
-            target.schema()?.apply().await?;
+        let schema = target.schema()?;
+        let AppliedSchema { migrations, functions_replaced, mut warnings, .. } =
+            schema.apply().await?;
+        // What somebody changed by hand stays as it is, and should not go unnoticed.
+        let differences = schema.drift().await?;
+        if !differences.is_empty() {
+            let lines = lines(differences.len());
+            warnings.push(format!(
+                "still different from what it should be: {lines}, see `everfold schema assert`"
+            ));
+        }
         for warning in &warnings {
             eprintln!("warning: {warning}");
         }
@@ -200,10 +209,7 @@ impl Assert {
             eprintln!("error: {error}");
         } else if !equal {
             let store = &asserted.store;
-            let lines = match asserted.differences.len() {
-                1 => "1 line".to_owned(),
-                count => format!("{count} lines"),
-            };
+            let lines = lines(asserted.differences.len());
             eprintln!(
                 "error: the schema of {store} differs in {lines}; put back what was changed \
                  by hand, `everfold schema print` shows how it should be"
@@ -220,6 +226,10 @@ impl fmt::Display for Asserted {
         }
         f.write_str(&self.differences.join("\n"))
     }
+}
+
+fn lines(count: usize) -> String {
+    if count == 1 { "1 line".to_owned() } else { format!("{count} lines") }
 }
 
 fn print(target: &Target) -> anyhow::Result<Outcome> {

@@ -40,6 +40,8 @@ fn schema_changed_by_hand_is_told_line_by_line() {
     let json = folder.run(&["schema", "assert", "--json"]).exits(3).json();
     assert_eq!(json["differences"].as_array().unwrap().len(), 1);
     folder.run(&["schema", "apply", "--dry-run"]).done().prints("+ mine: CREATE INDEX");
+    let applied = folder.run(&["schema", "apply"]).exits(0);
+    assert!(applied.stderr.starts_with("warning: still different"), "{applied:#?}");
 }
 
 #[test]
