@@ -1,0 +1,80 @@
+//! Writers that append as fast as they are answered, for a while.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use everfold::{ExpectedVersion, NewEvent, Store};
+
+use crate::workload::{APPENDED_TYPE, new_data, new_stream};
+
+/// Something that can append to a new stream again and again.
+pub(crate) trait Append: Send + Sync + 'static {
+    /// Events in each append.
+    fn events(&self) -> usize;
+    /// One append, by one of the writers.
+    fn append(&self, writer: usize) -> impl Future<Output = anyhow::Result<()>> + Send;
+}
+
+/// What the writers did.
+pub(crate) struct Run {
+    pub(crate) events: u64,
+    pub(crate) elapsed: Duration,
+    /// How long each append took.
+    pub(crate) latencies: Vec<Duration>,
+}
+
+impl Run {
+    pub(crate) fn events_per_second(&self) -> f64 {
+        self.events as f64 / self.elapsed.as_secs_f64()
+    }
+}
+
+/// Lets writers append for the given time; each finishes the append it is in.
+pub(crate) async fn drive<A: Append>(
+    appender: &Arc<A>,
+    writers: usize,
+    time: Duration,
+) -> anyhow::Result<Run> {
+    let start = Instant::now();
+    let tasks: Vec<_> = (0..writers)
+        .map(|writer| {
+            let appender = Arc::clone(appender);
+            tokio::spawn(async move {
+                let mut latencies = Vec::new();
+                while start.elapsed() < time {
+                    let before = Instant::now();
+                    appender.append(writer).await?;
+                    latencies.push(before.elapsed());
+                }
+                anyhow::Ok(latencies)
+            })
+        })
+        .collect();
+    let mut latencies = Vec::new();
+    for task in tasks {
+        latencies.extend(task.await??);
+    }
+    let elapsed = start.elapsed();
+    Ok(Run { events: (latencies.len() * appender.events()) as u64, elapsed, latencies })
+}
+
+/// Appends through the library.
+pub(crate) struct StoreAppend {
+    pub(crate) store: Store,
+    pub(crate) events: usize,
+}
+
+impl Append for StoreAppend {
+    fn events(&self) -> usize {
+        self.events
+    }
+
+    async fn append(&self, _: usize) -> anyhow::Result<()> {
+        let events: Vec<NewEvent> = (0..self.events)
+            .map(|_| NewEvent::from_json(APPENDED_TYPE, new_data()))
+            .collect::<Result<_, _>>()?;
+        let appended = self.store.append(new_stream(), ExpectedVersion::NoStream, events).await?;
+        anyhow::ensure!(appended.version.0 == self.events as u64, "the stream was not new");
+        Ok(())
+    }
+}
