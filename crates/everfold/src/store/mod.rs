@@ -332,7 +332,8 @@ pub struct Schema {
 pub struct AppliedSchema {
     /// The migrations that were run, by name.
     pub migrations: Vec<String>,
-    /// Whether the functions in the database were replaced.
+    /// Whether the functions in the database were replaced, because they are of another version or
+    /// were changed by hand.
     pub functions_replaced: bool,
     /// What the database wanted said, for example a role that may not be created.
     pub warnings: Vec<String>,
@@ -345,6 +346,12 @@ impl Schema {
     /// If the URL is not understood.
     pub fn of(url: &str) -> Result<Schema, OpenError> {
         Ok(Schema { url: StoreUrl::parse(url)? })
+    }
+
+    /// Where the store is, without a password.
+    #[must_use]
+    pub fn location(&self) -> String {
+        self.url.to_string()
     }
 
     /// Brings the schema to this version's revision. Safe to run from many processes at once and

@@ -78,28 +78,25 @@ fn refuse(url: &str, reason: &str) -> OpenError {
     OpenError::Url { url: without_password(url), reason: reason.to_owned() }
 }
 
-/// The URL as it may be shown: `user:secret@` becomes `user:***@`, `password=…` likewise.
+/// The URL as it may be shown: `user:secret@` becomes `user:***@`, `password=…` likewise. Rather too
+/// much is hidden than too little: a password may hold any character, also where it should not.
 pub(crate) fn without_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    let (authority, path) = match rest.find(['/', '?']) {
-        Some(at) if !rest[..at].is_empty() => rest.split_at(at),
-        _ => (rest, ""),
-    };
-    let authority = match authority.rsplit_once('@') {
+    let shown = match rest.rsplit_once('@') {
         Some((user, host)) => match user.split_once(':') {
             Some((user, _)) => format!("{user}:***@{host}"),
             None => format!("{user}@{host}"),
         },
-        None => authority.to_owned(),
+        None => rest.to_owned(),
     };
-    let path = match path.split_once("password=") {
+    let shown = match shown.split_once("password=") {
         Some((before, after)) => {
             let rest = after.find('&').map_or("", |at| &after[at..]);
             format!("{before}password=***{rest}")
         }
-        None => path.to_owned(),
+        None => shown,
     };
-    format!("{scheme}://{authority}{path}")
+    format!("{scheme}://{shown}")
 }
 
 impl fmt::Display for StoreUrl {
@@ -131,6 +128,7 @@ mod tests {
             ("postgres://u@h/db", "postgres://u@h/db"),
             ("postgres://h/db?password=s&user=u", "postgres://h/db?password=***&user=u"),
             ("mysql://u:p@h", "mysql://u:***@h"),
+            ("postgres://u:se/cr?et@h/db", "postgres://u:***@h/db"),
         ];
         for (url, shown) in cases {
             assert_eq!(without_password(url), shown);

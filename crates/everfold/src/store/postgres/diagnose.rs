@@ -34,13 +34,17 @@ pub(super) async fn diagnose(connections: &Connections) -> Result<Diagnosis, Sto
     let server = connection.query_one(SERVER, &[]).await?;
     let mut findings = server_findings(&server);
     findings.push(pooler_finding(connections.through_pooler()));
+    findings.push(schema_finding(&super::schema::drift_of(&connection).await?));
     findings.extend(startup_findings(&connection).await?);
     let mark = connection.query_one("SELECT everfold.high_water_mark()", &[]).await;
     let high_water_mark = match mark {
         Ok(row) => Some(Position::from_stored(row.get(0))),
         Err(error) => {
-            let message = format!("the high-water mark cannot be read: {error}");
-            findings.push(Finding::problem("mark", message, "see the message"));
+            let (message, hint) = match error.to_string().split_once("; ") {
+                Some((message, hint)) => (message.to_owned(), hint.to_owned()),
+                None => (error.to_string(), "mend that first".to_owned()),
+            };
+            findings.push(Finding::problem("mark", message, hint));
             None
         }
     };
@@ -106,30 +110,7 @@ fn server_findings(server: &Row) -> Vec<Finding> {
         ),
     });
     findings.push(privilege_finding(server));
-    findings.push(setting_finding(
-        server,
-        "fsync",
-        "off",
-        "a crash of the machine loses committed events",
-    ));
-    findings.push(setting_finding(
-        server,
-        "full_page_writes",
-        "off",
-        "a crash can corrupt the database",
-    ));
-    findings.push(setting_finding(
-        server,
-        "synchronous_commit",
-        "off",
-        "a crash of the server loses the last committed events",
-    ));
-    findings.push(setting_finding(
-        server,
-        "idle_in_transaction_session_timeout",
-        "0",
-        "an abandoned transaction that has appended holds the mark until somebody ends it",
-    ));
+    findings.extend(SETTINGS.map(|setting| setting_finding(server, &setting)));
     let prepared: i64 = server.get("prepared_transactions");
     findings.push(match prepared {
         0 => Finding::ok("prepared transactions", "none"),
@@ -162,12 +143,64 @@ fn privilege_finding(server: &Row) -> Finding {
     Finding::ok("privileges", format!("{user} may {may}"))
 }
 
-fn setting_finding(server: &Row, setting: &'static str, bad: &str, danger: &str) -> Finding {
-    let value: &str = server.get(setting);
-    let message = format!("{setting} = {value}");
-    match value == bad {
-        true => Finding::warning(setting, format!("{message}: {danger}"), format!("set {setting}")),
-        false => Finding::ok(setting, message),
+/// A setting, the value that is dangerous, why, and what to set.
+struct Setting {
+    name: &'static str,
+    bad: &'static str,
+    danger: &'static str,
+    advice: &'static str,
+}
+
+const SETTINGS: [Setting; 4] = [
+    Setting {
+        name: "fsync",
+        bad: "off",
+        danger: "a crash of the machine loses committed events",
+        advice: "set fsync = on in postgresql.conf",
+    },
+    Setting {
+        name: "full_page_writes",
+        bad: "off",
+        danger: "a crash can corrupt the database",
+        advice: "set full_page_writes = on in postgresql.conf",
+    },
+    Setting {
+        name: "synchronous_commit",
+        bad: "off",
+        danger: "a crash of the server loses the last committed events",
+        advice: "set synchronous_commit = on, at least for the application's role",
+    },
+    Setting {
+        name: "idle_in_transaction_session_timeout",
+        bad: "0",
+        danger: "an abandoned transaction that has appended holds the mark until somebody ends it",
+        advice: "ALTER ROLE … SET idle_in_transaction_session_timeout = '60s' for the application's role",
+    },
+];
+
+fn setting_finding(server: &Row, setting: &Setting) -> Finding {
+    let value: &str = server.get(setting.name);
+    let message = format!("{} = {value}", setting.name);
+    match value == setting.bad {
+        true => {
+            let message = format!("{message}: {}", setting.danger);
+            Finding::warning(setting.name, message, setting.advice)
+        }
+        false => Finding::ok(setting.name, message),
+    }
+}
+
+fn schema_finding(drift: &[String]) -> Finding {
+    match drift {
+        [] => Finding::ok("schema", "as this version expects"),
+        [first, ..] => Finding::warning(
+            "schema",
+            format!(
+                "differs from what this version expects in {} lines, first: {first}",
+                drift.len()
+            ),
+            "look with `everfold schema assert`; `everfold schema apply` restores functions",
+        ),
     }
 }
 

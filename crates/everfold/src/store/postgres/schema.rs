@@ -13,7 +13,7 @@ use futures::future::poll_fn;
 use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage};
 
-use super::connect::Connections;
+use super::connect::{Connection, Connections};
 use super::error::{connect_error, store_error};
 use super::target::Target;
 use crate::error::{MigrateError, OpenError, StoreError, StoreErrorKind};
@@ -116,12 +116,28 @@ pub(crate) async fn apply(url: &str) -> Result<AppliedSchema, MigrateError> {
 pub(crate) async fn drift(url: &str) -> Result<Vec<String>, MigrateError> {
     let session = Session::open(url).await?;
     session.require_revision().await?;
-    let found = session.describe().await?;
+    Ok(differences(&session.describe().await?))
+}
+
+/// The same over a connection of a store.
+pub(super) async fn drift_of(connection: &Connection) -> Result<Vec<String>, StoreError> {
+    let rows = connection.query(DESCRIBE, &[]).await?;
+    let found: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+    Ok(differences(&found))
+}
+
+fn differences(found: &[String]) -> Vec<String> {
     let found: BTreeSet<&str> = found.iter().map(String::as_str).collect();
     let expected: BTreeSet<&str> = EXPECTED.lines().collect();
     let missing = expected.difference(&found).map(|line| format!("- {line}"));
     let unexpected = found.difference(&expected).map(|line| format!("+ {line}"));
-    Ok(missing.chain(unexpected).collect())
+    missing.chain(unexpected).collect()
+}
+
+/// Whether a difference is one that replacing the functions mends.
+fn is_about_functions(difference: &str) -> bool {
+    let line = &difference[2..];
+    line.starts_with("function ") || line.starts_with("public may ")
 }
 
 /// Refuses a database without the schema or with another revision of it.
@@ -229,13 +245,16 @@ impl Session {
         Ok(true)
     }
 
-    /// Replaces the functions if their text has changed; true if it did so now.
+    /// Replaces the functions if they are of another version or were changed by hand; true if it
+    /// did so now.
     async fn replace_functions(&self) -> Result<bool, MigrateError> {
         let hash = functions_hash();
         for attempt in 1..=GATE_TRIES {
             self.run(&format!("BEGIN; {LOCK}; {GATE_TIMEOUT}")).await?;
             let known = self.value("SELECT functions_hash FROM everfold.store").await;
-            if known.map_err(store_error)?.as_deref() == Some(hash.as_str()) {
+            let same_version = known.map_err(store_error)?.as_deref() == Some(hash.as_str());
+            let drift = differences(&self.describe().await?);
+            if same_version && !drift.iter().any(|line| is_about_functions(line)) {
                 self.run("COMMIT").await?;
                 return Ok(false);
             }
