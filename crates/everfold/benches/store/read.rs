@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use everfold::{ReadAll, Store};
+use everfold::{ReadAll, Store, event_types};
 use futures::TryStreamExt;
 use tokio_postgres::{Client, Row, Statement};
 use uuid::Uuid;
@@ -53,6 +53,16 @@ pub(crate) async fn run(bench: &Bench) -> anyhow::Result<()> {
     )
     .await?;
     compare("all, as recorded events", &comparison, None);
+
+    let types = event_types::<ShopEvent>();
+    let by_type = async || recorded(store.read_all().types(types.iter().copied()), events).await;
+    let comparison = interleave(
+        repeats,
+        async || rate(1, events, raw_all).await,
+        async || rate(1, events, by_type).await,
+    )
+    .await?;
+    compare("all, as recorded events, every type named", &comparison, None);
 
     let rare = workload.rare_events();
     let raw_rare = async || raw(&client, &of_type, &[RARE_TYPE], rare).await;
