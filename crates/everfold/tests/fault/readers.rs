@@ -45,10 +45,19 @@ impl Reader {
 
 /// Ours in SQL: mark, then events, with the mark as the checkpoint.
 pub(crate) async fn by_mark(url: String, last: LastPosition) -> Vec<i64> {
+    up_to(url, last, "SELECT everfold.high_water_mark()").await
+}
+
+/// A mark that a standby works out by itself; the function is the story's own.
+pub(crate) async fn by_local_mark(url: String, last: LastPosition) -> Vec<i64> {
+    up_to(url, last, "SELECT local.high_water_mark()").await
+}
+
+async fn up_to(url: String, last: LastPosition, mark: &str) -> Vec<i64> {
     let mut session = Steady::open(url).await;
     let (mut checkpoint, mut seen) = (0, Vec::new());
     while !has_reached(&last, checkpoint) {
-        let mark = session.numbers("SELECT everfold.high_water_mark()").await[0];
+        let mark = session.numbers(mark).await[0];
         let sql = format!(
             "SELECT position FROM everfold.events \
              WHERE position > {checkpoint} AND position <= {mark} ORDER BY position"
@@ -138,8 +147,8 @@ async fn writers(session: &Session) -> BTreeSet<String> {
     rows.into_iter().filter_map(|mut row| row[0].take()).collect()
 }
 
-/// A session that connects again when it is lost: behind a pooler, a kill that was meant for an
-/// appender can hit the reader that got its server connection.
+/// A session that connects again when it is lost: with the server, or by a kill that was meant for
+/// an appender and, behind a pooler, hit the reader that got its server connection.
 struct Steady {
     url: String,
     session: Session,
@@ -154,7 +163,7 @@ impl Steady {
         loop {
             match self.session.try_numbers(sql).await {
                 Ok(numbers) => return numbers,
-                Err(error) if is_lost(&error) => self.session = Session::open(&self.url).await,
+                Err(error) if is_lost(&error) => self.session = Session::reopen(&self.url).await,
                 Err(error) => panic!("{sql}: {}", describe(&error)),
             }
         }

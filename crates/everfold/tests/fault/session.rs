@@ -1,7 +1,7 @@
 //! Stores and raw sessions for the stories: the one is what users have, the other is what a second
 //! application, an operator or a wrong variant does beside it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use everfold::{NewEvent, Pooler, Store, StoreOptions};
 use everfold_testkit::{TestDatabase, eventually};
@@ -50,8 +50,16 @@ impl Session {
         Ok(Session(client))
     }
 
-    pub(crate) fn client(&self) -> &Client {
-        &self.0
+    /// Opens a session to a server that is perhaps just starting.
+    pub(crate) async fn reopen(url: &str) -> Session {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            match Session::try_open(url).await {
+                Ok(session) => return session,
+                Err(error) => assert!(Instant::now() < deadline, "no server: {}", describe(&error)),
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -181,7 +189,8 @@ pub(crate) fn describe(error: &tokio_postgres::Error) -> String {
     }
 }
 
-/// Whether the connection is gone, by a kill or otherwise.
+/// Whether the connection is gone, by a kill, with the server, or otherwise.
 pub(crate) fn is_lost(error: &tokio_postgres::Error) -> bool {
-    error.as_db_error().is_none_or(|error| error.code().code() == "57P01")
+    let ended = ["57P01", "57P02", "57P03"];
+    error.as_db_error().is_none_or(|error| ended.contains(&error.code().code()))
 }
