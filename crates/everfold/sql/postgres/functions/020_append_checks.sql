@@ -92,11 +92,3 @@ BEGIN
                 HINT = 'read the stream again, decide again, append with its new version';
     END IF;
 END $$;
-
--- Raises the error of an append that would not wait.
-CREATE OR REPLACE FUNCTION everfold.refuse_busy(stream_id text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, everfold, pg_temp AS $$
-BEGIN
-    RAISE EXCEPTION 'another transaction is appending to stream "%"', $1
-        USING ERRCODE = 'EF009', HINT = 'try again when it has ended, or wait for it';
-END $$;

@@ -16,6 +16,7 @@ DECLARE
     expected ALIAS FOR $2;
     new_id uuid := coalesce($6, everfold.uuid_v7());
     actual bigint;
+    done boolean;
 BEGIN
     IF octet_length(the_stream) NOT BETWEEN 1 AND 512 OR the_stream IS NULL
         OR current_setting('transaction_isolation') <> 'read committed'
@@ -23,18 +24,7 @@ BEGIN
         PERFORM everfold.refuse_append(the_stream, 1);
     END IF;
 
-    IF pg_advisory_xact_lock_shared('everfold.store'::regclass::oid::int, 0) IS NULL THEN
-    END IF;
-    IF $8 THEN
-        IF pg_advisory_xact_lock('everfold.events_stream_version_key'::regclass::oid::int,
-            hashtext(the_stream)) IS NULL
-        THEN
-        END IF;
-    ELSIF NOT pg_try_advisory_xact_lock('everfold.events_stream_version_key'::regclass::oid::int,
-        hashtext(the_stream))
-    THEN
-        PERFORM everfold.refuse_busy(the_stream);
-    END IF;
+    done := everfold.enter_append(the_stream, $8);
 
     -- A later statement than the locks: its snapshot sees every append that held them before.
     SELECT e.version INTO actual FROM everfold.events e
@@ -49,11 +39,7 @@ BEGIN
         RETURN;
     END IF;
 
-    IF pg_advisory_xact_lock_shared('everfold.events'::regclass::oid::int,
-        (coalesce(pg_sequence_last_value('everfold.events_position_seq'), 0) & 4294967295)::bit(32)::int)
-        IS NULL
-    THEN
-    END IF;
+    done := everfold.announce();
 
     append_event.version := actual + 1;
     INSERT INTO everfold.events (stream_id, version, type, schema_version, data, metadata, id)

@@ -14,6 +14,7 @@ DECLARE
     event_count integer := cardinality($3);
     new_ids uuid[] := $6;
     actual bigint;
+    done boolean;
     inserted bigint;
 BEGIN
     IF octet_length(the_stream) NOT BETWEEN 1 AND 512 OR the_stream IS NULL
@@ -34,18 +35,7 @@ BEGIN
           FROM generate_series(1, event_count) n;
     END IF;
 
-    IF pg_advisory_xact_lock_shared('everfold.store'::regclass::oid::int, 0) IS NULL THEN
-    END IF;
-    IF $8 THEN
-        IF pg_advisory_xact_lock('everfold.events_stream_version_key'::regclass::oid::int,
-            hashtext(the_stream)) IS NULL
-        THEN
-        END IF;
-    ELSIF NOT pg_try_advisory_xact_lock('everfold.events_stream_version_key'::regclass::oid::int,
-        hashtext(the_stream))
-    THEN
-        PERFORM everfold.refuse_busy(the_stream);
-    END IF;
+    done := everfold.enter_append(the_stream, $8);
 
     SELECT e.version INTO actual FROM everfold.events e
      WHERE e.stream_id = the_stream ORDER BY e.version DESC LIMIT 1;
@@ -58,11 +48,7 @@ BEGIN
         RETURN;
     END IF;
 
-    IF pg_advisory_xact_lock_shared('everfold.events'::regclass::oid::int,
-        (coalesce(pg_sequence_last_value('everfold.events_position_seq'), 0) & 4294967295)::bit(32)::int)
-        IS NULL
-    THEN
-    END IF;
+    done := everfold.announce();
 
     WITH stored AS (
         INSERT INTO everfold.events

@@ -20,7 +20,9 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, everfol
 #variable_conflict use_column
 DECLARE
     member_count integer := cardinality(member_streams);
+    locked boolean[];
     actual bigint[];
+    done boolean;
     event_offset integer := 0;
     event_members integer[] := '{}';
     first_versions bigint[] := array_fill(NULL::bigint, ARRAY[cardinality(member_streams)]);
@@ -42,25 +44,10 @@ BEGIN
     versions := first_positions;
     messages := array_fill(NULL::text, ARRAY[member_count]);
 
-    IF pg_advisory_xact_lock_shared('everfold.store'::regclass::oid::int, 0) IS NULL THEN
-    END IF;
-    -- NULL marks a stream that somebody else holds.
-    actual := array_fill(0::bigint, ARRAY[cardinality(streams)]);
-    IF wait THEN
-        -- In ascending order of the lock keys, as everywhere, so that two calls cannot deadlock.
-        PERFORM pg_advisory_xact_lock('everfold.events_stream_version_key'::regclass::oid::int, k.key)
-           FROM (SELECT DISTINCT hashtext(u) AS key FROM unnest(streams) u ORDER BY 1) k;
-    ELSE
-        FOR n IN 1 .. cardinality(streams) LOOP
-            IF NOT pg_try_advisory_xact_lock(
-                'everfold.events_stream_version_key'::regclass::oid::int, hashtext(streams[n]))
-            THEN
-                actual[n] := NULL;
-            END IF;
-        END LOOP;
-    END IF;
+    locked := everfold.enter_append_many(streams, wait);
 
-    SELECT array_agg(CASE WHEN actual[u.n] IS NULL THEN NULL ELSE coalesce(v.version, 0) END ORDER BY u.n)
+    -- NULL marks a stream that somebody else holds.
+    SELECT array_agg(CASE WHEN locked[u.n] THEN coalesce(v.version, 0) END ORDER BY u.n)
       INTO actual
       FROM unnest(streams) WITH ORDINALITY AS u(stream_id, n)
       LEFT JOIN LATERAL (
@@ -113,11 +100,7 @@ BEGIN
         RETURN;
     END IF;
 
-    IF pg_advisory_xact_lock_shared('everfold.events'::regclass::oid::int,
-        (coalesce(pg_sequence_last_value('everfold.events_position_seq'), 0) & 4294967295)::bit(32)::int)
-        IS NULL
-    THEN
-    END IF;
+    done := everfold.announce();
 
     -- Positions rise in the order of insertion, so the n-th smallest belongs to the n-th event.
     WITH inserted AS (

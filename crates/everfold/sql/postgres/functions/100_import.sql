@@ -65,6 +65,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, everfol
 DECLARE
     staged bigint;
     bad_line bigint;
+    locked boolean[];
+    done boolean;
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         PERFORM everfold.refuse_append('', 1);
@@ -77,19 +79,11 @@ BEGIN
             USING ERRCODE = 'EF007', HINT = 'let one of them finish, then run the import again';
     END IF;
 
-    IF pg_advisory_xact_lock_shared('everfold.store'::regclass::oid::int, 0) IS NULL THEN
-    END IF;
-    -- Streams in ascending order of their lock keys, as everywhere.
-    PERFORM pg_advisory_xact_lock('everfold.events_stream_version_key'::regclass::oid::int, k.key)
-       FROM (SELECT DISTINCT hashtext(i.stream_id) AS key FROM pg_temp.everfold_import i
-              ORDER BY 1) k;
+    locked := everfold.enter_append_many(
+        ARRAY(SELECT DISTINCT i.stream_id FROM pg_temp.everfold_import i), true);
     repeated := CASE WHEN careful THEN everfold.unstage_repeats() ELSE 0 END;
 
-    IF pg_advisory_xact_lock_shared('everfold.events'::regclass::oid::int,
-        (coalesce(pg_sequence_last_value('everfold.events_position_seq'), 0) & 4294967295)::bit(32)::int)
-        IS NULL
-    THEN
-    END IF;
+    done := everfold.announce();
     WITH streams AS (
         SELECT s.stream_id, coalesce((
                    SELECT e.version FROM everfold.events e

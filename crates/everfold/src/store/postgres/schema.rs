@@ -37,8 +37,9 @@ const MIGRATIONS: [Migration; 1] =
     [Migration { revision: 1, name: "events", sql: sql_file!("migrations/0001_events.sql") }];
 
 /// In the order in which they need each other.
-const FUNCTIONS: [&str; 12] = [
+const FUNCTIONS: [&str; 13] = [
     sql_file!("functions/010_uuid_v7.sql"),
+    sql_file!("functions/015_locks.sql"),
     sql_file!("functions/020_append_checks.sql"),
     sql_file!("functions/030_append_event.sql"),
     sql_file!("functions/040_append.sql"),

@@ -1,0 +1,64 @@
+-- The locks of an append, each in one place. All are transaction scoped. Their keys are pairs of
+-- integers, the first the OID of something of ours, so that the spaces cannot meet.
+--
+-- They return true so that `done := everfold.announce()` calls them as a plain expression, which
+-- costs a fraction of PERFORM; the odd-looking IFs below are there for the same reason. They pin no
+-- search_path: their callers have, and nobody else may call them.
+
+-- The registry gate, then the stream. With `wait` false a stream that somebody else holds is EF009.
+CREATE OR REPLACE FUNCTION everfold.enter_append(stream_id text, wait boolean) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF pg_advisory_xact_lock_shared('everfold.store'::regclass::oid::int, 0) IS NULL THEN
+    END IF;
+    IF $2 THEN
+        IF pg_advisory_xact_lock('everfold.events_stream_version_key'::regclass::oid::int,
+            hashtext($1)) IS NULL
+        THEN
+        END IF;
+    ELSIF NOT pg_try_advisory_xact_lock(
+        'everfold.events_stream_version_key'::regclass::oid::int, hashtext($1))
+    THEN
+        RAISE EXCEPTION 'another transaction is appending to stream "%"', $1
+            USING ERRCODE = 'EF009', HINT = 'try again when it has ended, or wait for it';
+    END IF;
+    RETURN true;
+END $$;
+
+-- The registry gate, then many streams, in ascending order of their keys so that two callers cannot
+-- deadlock. With `wait` false, streams that somebody else holds are left out: the answer says for
+-- each stream whether it was locked.
+CREATE OR REPLACE FUNCTION everfold.enter_append_many(stream_ids text[], wait boolean)
+RETURNS boolean[]
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    locked boolean[] := array_fill(true, ARRAY[cardinality($1)]);
+BEGIN
+    IF pg_advisory_xact_lock_shared('everfold.store'::regclass::oid::int, 0) IS NULL THEN
+    END IF;
+    IF $2 THEN
+        PERFORM pg_advisory_xact_lock(
+                    'everfold.events_stream_version_key'::regclass::oid::int, k.key)
+           FROM (SELECT DISTINCT hashtext(s) AS key FROM unnest($1) s ORDER BY 1) k;
+        RETURN locked;
+    END IF;
+    FOR n IN 1 .. cardinality($1) LOOP
+        locked[n] := pg_try_advisory_xact_lock(
+            'everfold.events_stream_version_key'::regclass::oid::int, hashtext($1[n]));
+    END LOOP;
+    RETURN locked;
+END $$;
+
+-- Says that this transaction may take any position after the last one handed out. In the
+-- subtransaction that inserts, before its first position is drawn, and never remembered: see
+-- docs/design.md, High-water mark.
+CREATE OR REPLACE FUNCTION everfold.announce() RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF pg_advisory_xact_lock_shared('everfold.events'::regclass::oid::int,
+        (coalesce(pg_sequence_last_value('everfold.events_position_seq'), 0) & 4294967295)::bit(32)::int)
+        IS NULL
+    THEN
+    END IF;
+    RETURN true;
+END $$;
