@@ -18,12 +18,7 @@ use crate::session::{Session, append_sql, empty_store};
 const PAUSE: &str = "PERFORM pg_advisory_lock_shared(42); PERFORM pg_advisory_unlock_shared(42);";
 
 /// The announcement, as it stands in `append_event`.
-const ANNOUNCEMENT: &str = "    IF pg_advisory_xact_lock_shared('everfold.events'::regclass::oid::int,
-        (coalesce(pg_sequence_last_value('everfold.events_position_seq'), 0) & 4294967295)::bit(32)::int)
-        IS NULL
-    THEN
-    END IF;
-";
+const ANNOUNCEMENT: &str = "    done := everfold.announce();\n";
 const AFTER_INSERT: &str = "    RETURNING position INTO append_event.first_position;\n";
 
 /// The three sessions of an interleaving.
@@ -244,7 +239,9 @@ async fn last_value_of_an_untouched_sequence_loses_the_first_event() {
     let scene = Scene::new().await;
     let read = "coalesce(pg_sequence_last_value('everfold.events_position_seq'), 0)";
     let wrong = [(read, "(SELECT s.last_value FROM everfold.events_position_seq s)")];
-    scene.observer.alter("last_value", "append_event", &wrong).await;
+    scene.observer.alter("last_value", "announce", &wrong).await;
+    let call = [("everfold.announce()", "last_value.announce()")];
+    scene.observer.alter("last_value", "append_event", &call).await;
     let wrong = ["BEGIN", &append_sql("last_value", "slow")];
     assert_eq!(scene.missed_while_in_flight(&wrong).await, [1]);
 

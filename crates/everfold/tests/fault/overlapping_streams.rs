@@ -134,16 +134,17 @@ async fn transactions_of_callers_in_different_orders_do_deadlock() {
 async fn group_that_locks_in_the_order_given_does_deadlock() {
     let database = empty_store().await;
     let session = Session::open(&database.url()).await;
-    let sorted = "FROM (SELECT DISTINCT hashtext(u) AS key FROM unnest(streams) u ORDER BY 1) k";
-    let unsorted = "FROM (SELECT hashtext(u) AS key, pg_sleep(0.005) FROM unnest(streams) u) k";
-    session.alter("unsorted", "append_group", &[(sorted, unsorted)]).await;
-    let deadlocked = deadlocks_of(&database, "unsorted").await;
-    assert!(deadlocked, "the load proves nothing: it never deadlocked without the order");
-
+    let sorted = "FROM (SELECT DISTINCT hashtext(s) AS key FROM unnest($1) s ORDER BY 1) k";
+    let unsorted = "FROM (SELECT hashtext(s) AS key, pg_sleep(0.005) FROM unnest($1) s) k";
     let paused = "FROM (SELECT *, pg_sleep(0.005) FROM (
-        SELECT DISTINCT hashtext(u) AS key FROM unnest(streams) u ORDER BY 1) s) k";
-    session.alter("sorted", "append_group", &[(sorted, paused)]).await;
-    assert!(!deadlocks_of(&database, "sorted").await);
+        SELECT DISTINCT hashtext(s) AS key FROM unnest($1) s ORDER BY 1) s) k";
+    for (schema, order, expected) in [("unsorted", unsorted, true), ("sorted", paused, false)] {
+        session.alter(schema, "enter_append_many", &[(sorted, order)]).await;
+        let call = format!("{schema}.enter_append_many(");
+        let call = [("everfold.enter_append_many(", call.as_str())];
+        session.alter(schema, "append_group", &call).await;
+        assert_eq!(deadlocks_of(&database, schema).await, expected, "{schema}");
+    }
 }
 
 /// Whether two sessions that append groups to the same streams, named in opposite orders, deadlock

@@ -87,10 +87,8 @@ async fn assert_one_wins(stores: &[Store], condition: ExpectedVersion, after: Ve
 async fn without_the_lock_of_the_stream_the_loser_gets_a_unique_violation() {
     let database = empty_store().await;
     let (one, other) = (Session::open(&database.url()).await, Session::open(&database.url()).await);
-    let lock = "pg_advisory_xact_lock('everfold.events_stream_version_key'::regclass::oid::int,
-            hashtext(the_stream))";
-    let none = "pg_advisory_xact_lock(0, pg_backend_pid())";
-    one.alter("unlocked", "append_event", &[(lock, none)]).await;
+    let lock = [("    done := everfold.enter_append(the_stream, $8);\n", "")];
+    one.alter("unlocked", "append_event", &lock).await;
     for (schema, expected) in [("unlocked", "23505"), ("everfold", "EF001")] {
         let append =
             format!("SELECT * FROM {schema}.append_event('{schema}', 0, 'Happened', '{{}}')");
