@@ -14,7 +14,7 @@ use std::vec;
 use tokio::task::JoinHandle;
 
 use crate::error::{ReadError, StoreError, StoreErrorKind};
-use crate::store::{AllPage, Page, Store, StreamPage};
+use crate::store::{AllPage, LogPage, Page, Store, StreamPage};
 use crate::{Position, RecordedEvent, StreamId, Version};
 
 /// Where a read stands.
@@ -35,6 +35,8 @@ pub(super) struct AllSource {
     types: Option<Vec<String>>,
     follow: bool,
     size: PageSize,
+    /// Whether the types are a good part of the log around here.
+    dense: bool,
     /// How far may be read; asked for at the start, and again when following reaches it.
     mark: Option<Position>,
 }
@@ -58,7 +60,8 @@ impl Source {
         limit: u64,
         follow: bool,
     ) -> Self {
-        Source::All(AllSource { after, types, follow, size: PageSize::new(limit), mark: None })
+        let size = PageSize::new(limit);
+        Source::All(AllSource { after, types, follow, size, dense: true, mark: None })
     }
 
     async fn next_page(self, store: &Store) -> Result<Fetched, ReadError> {
@@ -100,7 +103,8 @@ impl AllSource {
             None if self.follow => store.wait_past(self.after).await?,
             None => store.high_water_mark().await?,
         };
-        let query = AllPage { after: self.after, up_to, types: self.types.clone(), max };
+        let (after, types, dense) = (self.after, self.types.clone(), self.dense);
+        let query = AllPage { after, up_to, types, max, dense };
         let page = match store.backend().read_all(query).await {
             Err(error) if self.follow && error.is_transient() => {
                 tracing::warn!(%error, "following could not read, trying again");
@@ -109,14 +113,15 @@ impl AllSource {
             }
             page => page?,
         };
-        let Page { mut events, more } = page;
+        let LogPage { mut events, read_to, dense } = page;
         upcast(store, &mut events)?;
-        self.size.fetched(events.len(), max, more);
-        // Without more below the mark, the read has seen everything up to it.
-        self.after = match events.last() {
-            Some(last) if more => last.position,
-            _ => up_to.max(self.after),
-        };
+        let more = read_to < up_to;
+        self.size.fetched(
+            events.len(),
+            max,
+            events.last().is_some_and(|last| last.position == read_to),
+        );
+        (self.after, self.dense) = (read_to, dense);
         self.mark = more.then_some(up_to);
         Ok((events, (more || self.follow).then_some(Source::All(self))))
     }

@@ -44,6 +44,32 @@ pub(crate) struct AllPage {
     pub(crate) up_to: Position,
     pub(crate) types: Option<Vec<String>>,
     pub(crate) max: usize,
+    /// Whether these types were a good part of the page before; decides how they are looked for.
+    pub(crate) dense: bool,
+}
+
+/// Types of which there is at least one event in so many positions are looked for by scanning.
+pub(crate) const DENSE: u64 = 8;
+
+/// Events of the log, all there are up to `read_to`.
+pub(crate) struct LogPage {
+    pub(crate) events: Vec<RecordedEvent>,
+    pub(crate) read_to: Position,
+    /// Whether the types asked for are a good part of what was read over.
+    pub(crate) dense: bool,
+}
+
+impl LogPage {
+    /// A page that ends at its last event if there may be more, and otherwise at `up_to`.
+    pub(crate) fn new(page: Page, after: Position, up_to: Position) -> Self {
+        let Page { events, more } = page;
+        let read_to = match events.last() {
+            Some(last) if more => last.position,
+            _ => up_to.max(after),
+        };
+        let dense = events.len() as u64 * DENSE >= read_to.0 - after.0;
+        LogPage { events, read_to, dense }
+    }
 }
 
 /// Events, and whether the range may hold more behind them.
@@ -63,7 +89,7 @@ pub(crate) trait Backend: Send + Sync {
         appends: Vec<StreamAppend>,
     ) -> BoxFuture<'_, Result<Vec<Result<Appended, AppendError>>, AppendError>>;
     fn read_stream(&self, page: StreamPage) -> BoxFuture<'_, Result<Page, StoreError>>;
-    fn read_all(&self, page: AllPage) -> BoxFuture<'_, Result<Page, StoreError>>;
+    fn read_all(&self, page: AllPage) -> BoxFuture<'_, Result<LogPage, StoreError>>;
     fn stream_version(&self, stream: StreamId) -> BoxFuture<'_, Result<Version, StoreError>>;
     fn high_water_mark(&self) -> BoxFuture<'_, Result<Position, StoreError>>;
     fn publish_high_water_mark(&self) -> BoxFuture<'_, Result<Position, StoreError>>;

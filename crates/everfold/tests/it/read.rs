@@ -15,6 +15,7 @@ on_every_store! {
     log_is_read_in_the_order_of_positions,
     log_can_be_read_from_any_position_on,
     filter_on_types_finds_all_of_them_and_nothing_else,
+    filter_finds_types_that_are_rare_here_and_common_there,
     pages_of_any_size_give_the_same_events,
     large_events_come_one_page_at_a_time,
     typed_reading_passes_over_types_it_does_not_know,
@@ -121,6 +122,26 @@ async fn filter_on_types_finds_all_of_them_and_nothing_else(fixture: Fixture) {
     assert_eq!(read(&[]).await, [0u64; 0]);
     let limited = store.read_all().types(["Rare"]).limit(2).collect().await.unwrap();
     assert_eq!(numbers(&limited), [3, 8]);
+}
+
+/// How types are looked for depends on how common they were a page before.
+async fn filter_finds_types_that_are_rare_here_and_common_there(fixture: Fixture) {
+    let kind = |n: u64| match n {
+        0..300 if n % 90 == 17 => "Wanted",
+        300..500 => "Wanted",
+        500..800 if n % 10 == 3 => "Also",
+        950..1000 => "Wanted",
+        _ => "Other",
+    };
+    let store = fixture.store().await;
+    let events: Vec<_> = (0..1000).map(|n| event(kind(n), json!({ "n": n }))).collect();
+    append(&store, "a", events).await;
+    let wanted: Vec<u64> = (0..1000).filter(|&n| kind(n) != "Other").collect();
+    for size in [1, 7, 64, 500] {
+        let store = fixture.store_with(|options| options.page_events_max = size).await;
+        let found = store.read_all().types(["Wanted", "Also"]).collect().await.unwrap();
+        assert_eq!(numbers(&found), wanted, "pages of {size}");
+    }
 }
 
 async fn pages_of_any_size_give_the_same_events(fixture: Fixture) {

@@ -138,3 +138,23 @@ async fn callers_search_path_does_not_reach_into_the_functions() {
     let append = "SELECT version FROM everfold.append('a', 0, '[{\"type\":\"T\",\"data\":1}]')";
     assert_eq!(client.query_one(append, &[]).await.unwrap().get::<_, i64>(0), 1);
 }
+
+/// The staging table of an import is read with the owner's rights: it must be the one we made.
+#[tokio::test]
+async fn planted_staging_table_is_refused() {
+    let fixture = Fixture::postgres().await;
+    drop(fixture.store().await);
+    let (login, url) = Login::new(fixture, "everfold_writer").await;
+    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let plant = "CREATE TEMPORARY VIEW everfold_import AS SELECT 1::bigint AS line, 'a'::text AS \
+        stream_id, NULL::bigint AS version, 'T'::text AS type, 1 AS schema_version, '{}'::jsonb AS \
+        data, '{}'::jsonb AS metadata, gen_random_uuid() AS id, NULL::timestamptz AS recorded_at";
+    client.batch_execute(plant).await.unwrap();
+    let sql =
+        "SELECT everfold.stage_import('f'); SELECT everfold.import_chunk('f', 0, 1, 1, '', false)";
+    let error = client.batch_execute(sql).await.unwrap_err();
+    assert_eq!(error.code().unwrap().code(), "EF003", "{error}");
+    drop(client);
+    login.drop_role().await;
+}

@@ -1,8 +1,8 @@
 -- Import, one bounded chunk a transaction: stage_import, COPY into the staging table, then
 -- import_chunk. Positions are drawn as in every append, never named.
 
--- Makes the transaction's staging table, which nobody else can see, and lets the caller COPY into
--- it. Returns how far the import of this name has come, and locks that row.
+-- Makes the session's staging table, which nobody else can see and every commit empties, and lets
+-- the caller COPY into it. Returns how far the import of this name has come, and locks that row.
 CREATE OR REPLACE FUNCTION everfold.stage_import(
     name text, OUT lines bigint, OUT bytes bigint, OUT last_line_hash text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, everfold, pg_temp AS $$
@@ -13,12 +13,14 @@ BEGIN
     SELECT i.lines, i.bytes, i.last_line_hash
       INTO stage_import.lines, stage_import.bytes, stage_import.last_line_hash
       FROM everfold.imports i WHERE i.name = $1 FOR UPDATE;
-    CREATE TEMPORARY TABLE everfold_import (
-        line bigint NOT NULL, stream_id text COLLATE "C" NOT NULL, version bigint,
-        type text NOT NULL, schema_version integer NOT NULL, data jsonb NOT NULL,
-        metadata jsonb NOT NULL, id uuid NOT NULL, recorded_at timestamptz
-    ) ON COMMIT DROP;
-    GRANT INSERT ON pg_temp.everfold_import TO PUBLIC;
+    IF to_regclass('pg_temp.everfold_import') IS NULL THEN
+        CREATE TEMPORARY TABLE everfold_import (
+            line bigint NOT NULL, stream_id text COLLATE "C" NOT NULL, version bigint,
+            type text NOT NULL, schema_version integer NOT NULL, data jsonb NOT NULL,
+            metadata jsonb NOT NULL, id uuid NOT NULL, recorded_at timestamptz
+        ) ON COMMIT DELETE ROWS;
+        GRANT INSERT ON pg_temp.everfold_import TO PUBLIC;
+    END IF;
 END $$;
 
 -- Raises the error for the first staged line whose id cannot be taken, and unstages repeats of
@@ -70,6 +72,14 @@ DECLARE
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         PERFORM everfold.refuse_append('', 1);
+    END IF;
+    -- A caller could have put something else there, to be read with the rights of this function.
+    IF NOT EXISTS (SELECT FROM pg_class c
+                    WHERE c.oid = to_regclass('pg_temp.everfold_import') AND c.relkind = 'r'
+                      AND c.relowner = (SELECT r.oid FROM pg_roles r WHERE r.rolname = current_user))
+    THEN
+        RAISE EXCEPTION 'pg_temp.everfold_import is not the table that everfold.stage_import makes'
+            USING ERRCODE = 'EF003', HINT = 'drop it and call everfold.stage_import';
     END IF;
     UPDATE everfold.imports i
        SET lines = $3, bytes = $4, last_line_hash = $5, updated_at = clock_timestamp()

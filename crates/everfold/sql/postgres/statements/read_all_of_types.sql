@@ -1,4 +1,4 @@
--- A page of the log, of some types only: the positions come from the index on (type, position), one
+-- A page of the log, of some rare types: the positions come from the index on (type, position), one
 -- range a type, so that rare types cost nothing.
 -- $1 after bigint, $2 up_to bigint, $3 max bigint, $4 types text[]. Takes no locks.
 SELECT e.position, e.stream_id, e.version, e.id, e.type, e.schema_version, e.data, e.metadata,

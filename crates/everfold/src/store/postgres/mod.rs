@@ -26,7 +26,7 @@ use std::sync::Arc;
 use futures::future::{BoxFuture, FutureExt};
 use tokio_postgres::types::Type;
 
-use super::{AllPage, Backend, Page, StreamPage};
+use super::{AllPage, Backend, LogPage, Page, StreamPage};
 use crate::append::{Appended, StreamAppend};
 use crate::diagnosis::Diagnosis;
 use crate::error::{AppendError, ImportError, OpenError, StoreError};
@@ -117,7 +117,7 @@ impl Backend for PostgresStore {
         read::read_stream(&self.connections, page, &self.options).boxed()
     }
 
-    fn read_all(&self, page: AllPage) -> BoxFuture<'_, Result<Page, StoreError>> {
+    fn read_all(&self, page: AllPage) -> BoxFuture<'_, Result<LogPage, StoreError>> {
         read::read_all(&self.connections, page, &self.options).boxed()
     }
 

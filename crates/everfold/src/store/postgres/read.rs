@@ -9,7 +9,7 @@ use super::error::store_error;
 use super::types::{JsonString, Time};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::StoreOptions;
-use crate::store::{AllPage, Page, StreamPage};
+use crate::store::{AllPage, DENSE, LogPage, Page, StreamPage};
 use crate::{Position, RecordedEvent, StreamId, Version};
 
 const STREAM_FORWARD: &str =
@@ -17,6 +17,8 @@ const STREAM_FORWARD: &str =
 const STREAM_BACKWARD: &str =
     include_str!("../../../sql/postgres/statements/read_stream_backward.sql");
 const ALL: &str = include_str!("../../../sql/postgres/statements/read_all.sql");
+const RANGE_OF_TYPES: &str =
+    include_str!("../../../sql/postgres/statements/read_range_of_types.sql");
 const ALL_OF_TYPES: &str = include_str!("../../../sql/postgres/statements/read_all_of_types.sql");
 
 pub(super) async fn read_stream(
@@ -35,23 +37,30 @@ pub(super) async fn read_stream(
     read_page(connections, sql, &params, page.max, options).await
 }
 
+/// Types that are a good part of the log are found by scanning it, a window of positions at a time;
+/// rare ones over their index.
 pub(super) async fn read_all(
     connections: &Connections,
     page: AllPage,
     options: &StoreOptions,
-) -> Result<Page, StoreError> {
-    let (after, up_to) = (page.after.to_stored(), page.up_to.to_stored());
-    let max = stored_max(page.max);
-    let mut params: Vec<Param<'_>> =
-        vec![(&after, Type::INT8), (&up_to, Type::INT8), (&max, Type::INT8)];
-    let sql = match &page.types {
-        None => ALL,
-        Some(types) => {
-            params.push((types, Type::TEXT_ARRAY));
-            ALL_OF_TYPES
+) -> Result<LogPage, StoreError> {
+    let AllPage { after, mut up_to, types, max, dense } = page;
+    let sql = match (&types, dense) {
+        (None, _) => ALL,
+        (Some(_), false) => ALL_OF_TYPES,
+        (Some(_), true) => {
+            up_to = up_to.min(Position(after.0.saturating_add(max as u64 * DENSE)));
+            RANGE_OF_TYPES
         }
     };
-    read_page(connections, sql, &params, page.max, options).await
+    let bounds = (after.to_stored(), up_to.to_stored(), stored_max(max));
+    let mut params: Vec<Param<'_>> =
+        vec![(&bounds.0, Type::INT8), (&bounds.1, Type::INT8), (&bounds.2, Type::INT8)];
+    if let Some(types) = &types {
+        params.push((types, Type::TEXT_ARRAY));
+    }
+    let page = read_page(connections, sql, &params, max, options).await?;
+    Ok(LogPage::new(page, after, up_to))
 }
 
 /// Reads rows until the page is full by number or by bytes. Rows that the server sent behind a

@@ -28,7 +28,7 @@ use futures::future::{BoxFuture, FutureExt};
 use rusqlite::Connection;
 use tokio::sync::Notify;
 
-use super::{AllPage, Backend, Page, StreamPage};
+use super::{AllPage, Backend, LogPage, Page, StreamPage};
 use crate::append::{Appended, StreamAppend};
 use crate::diagnosis::Diagnosis;
 use crate::error::{AppendError, ImportError, OpenError, StoreError, StoreErrorKind};
@@ -148,7 +148,7 @@ impl Backend for SqliteStore {
         self.pool.read(move |connection| read::read_stream(connection, &page, bytes_max)).boxed()
     }
 
-    fn read_all(&self, page: AllPage) -> BoxFuture<'_, Result<Page, StoreError>> {
+    fn read_all(&self, page: AllPage) -> BoxFuture<'_, Result<LogPage, StoreError>> {
         let bytes_max = self.options.page_bytes_max;
         self.pool.read(move |connection| read::read_all(connection, &page, bytes_max)).boxed()
     }

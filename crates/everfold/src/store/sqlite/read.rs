@@ -4,7 +4,7 @@ use std::collections::BinaryHeap;
 
 use rusqlite::{Connection, Params, Row, Rows};
 
-use crate::store::{AllPage, Page, StreamPage};
+use crate::store::{AllPage, LogPage, Page, StreamPage};
 use crate::{Position, RecordedEvent, StreamId, Version};
 
 const STREAM_FORWARD: &str = include_str!("../../../sql/sqlite/statements/read_stream_forward.sql");
@@ -35,14 +35,15 @@ pub(super) fn read_all(
     connection: &Connection,
     page: &AllPage,
     bytes_max: usize,
-) -> Result<Page, rusqlite::Error> {
-    match &page.types {
+) -> Result<LogPage, rusqlite::Error> {
+    let events = match &page.types {
         None => {
             let params = (page.after.to_stored(), page.up_to.to_stored(), stored_max(page.max));
-            read_page(connection, ALL, params, page.max, bytes_max)
+            read_page(connection, ALL, params, page.max, bytes_max)?
         }
-        Some(types) => read_types(connection, page, types, bytes_max),
-    }
+        Some(types) => read_types(connection, page, types, bytes_max)?,
+    };
+    Ok(LogPage::new(events, page.after, page.up_to))
 }
 
 /// The highest position, or 0. Writers take turns, so nothing can still appear below it.
