@@ -4,12 +4,14 @@
 //! A connection that failed or did not answer in time is thrown away, never handed out again.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deadpool_postgres::{
     Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType,
 };
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Row, RowStream};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -29,6 +31,9 @@ pub(super) struct Connections {
     named_statements: bool,
     connect_timeout: Duration,
     request_timeout: Duration,
+    /// Places for appends that wait for a stream: half of the connections, so that the other half
+    /// is left for reading and for appends that need not wait.
+    waiting: Arc<Semaphore>,
 }
 
 impl Connections {
@@ -53,7 +58,26 @@ impl Connections {
             named_statements: pooler != Pooler::Transaction,
             connect_timeout: options.connect_timeout,
             request_timeout: options.request_timeout,
+            waiting: Arc::new(Semaphore::new((options.pool_size / 2).max(1))),
         })
+    }
+
+    /// A connection for a statement that may wait for other transactions. There are fewer of
+    /// these, and they are waited for as long as for an answer.
+    pub(super) async fn get_to_wait(&self) -> Result<Connection, StoreError> {
+        let place = Arc::clone(&self.waiting).acquire_owned();
+        let Ok(Ok(place)) = tokio::time::timeout(self.request_timeout, place).await else {
+            let message = format!(
+                "other appends waited for busy streams of {} for {:?}; see `everfold doctor` for \
+                 who holds them",
+                self.target.place(),
+                self.request_timeout
+            );
+            return Err(StoreError::new(StoreErrorKind::Exhausted, message));
+        };
+        let mut connection = self.get().await?;
+        connection._place = Some(place);
+        Ok(connection)
     }
 
     /// A connection from the pool.
@@ -65,6 +89,7 @@ impl Connections {
             request_timeout: self.request_timeout,
             tls: self.target.tls(),
             broken: AtomicBool::new(false),
+            _place: None,
         })
     }
 
@@ -116,6 +141,8 @@ pub(super) struct Connection {
     request_timeout: Duration,
     tls: MakeRustlsConnect,
     broken: AtomicBool,
+    /// Held by connections on which something may wait.
+    _place: Option<OwnedSemaphorePermit>,
 }
 
 impl Connection {
@@ -130,7 +157,8 @@ impl Connection {
         sql: &str,
         params: &[Param<'_>],
     ) -> Result<Vec<Row>, QueryError> {
-        self.in_time(async {
+        let mut unanswered = Unanswered(Some(self));
+        let outcome = self.in_time(async {
             if !self.named_statements {
                 return self.client().query_typed(sql, params).await;
             }
@@ -138,8 +166,10 @@ impl Connection {
             let statement = self.client().prepare_typed_cached(sql, &types).await?;
             let values: Vec<&(dyn ToSql + Sync)> = params.iter().map(|(value, _)| *value).collect();
             self.client().query(&statement, &values).await
-        })
-        .await
+        });
+        let outcome = outcome.await;
+        unanswered.0 = None;
+        outcome
     }
 
     pub(super) async fn query(
@@ -207,7 +237,10 @@ impl Connection {
     pub(super) fn give_up(&self) {
         self.discard();
         let (cancel, tls) = (self.client().cancel_token(), self.tls.clone());
-        tokio::spawn(async move { drop(cancel.cancel_query(tls).await) });
+        // While a runtime shuts down there is none to ask with.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { drop(cancel.cancel_query(tls).await) });
+        }
     }
 
     /// Closes the connection when it is dropped, instead of giving it back.
@@ -226,6 +259,18 @@ impl Drop for Connection {
     fn drop(&mut self) {
         if self.broken.load(Ordering::Relaxed) {
             drop(self.object.take().map(Object::take));
+        }
+    }
+}
+
+/// Gives the connection up if the caller does not wait for the answer: whoever got the connection
+/// next would have to, and an append that waits for a stream can take long.
+struct Unanswered<'a>(Option<&'a Connection>);
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if let Some(connection) = self.0 {
+            connection.give_up();
         }
     }
 }

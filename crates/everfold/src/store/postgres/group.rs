@@ -7,18 +7,21 @@
 //!
 //! An append that finds a leader's place free is sent at once, so nothing waits for company. A
 //! group never waits for a stream that somebody else's transaction holds: such a member is taken
-//! out and waits on a connection of its own. A group that fails as a whole is done again one by
-//! one.
+//! out and waits on a connection of its own. Further members for that stream stay here, behind the
+//! one that waits, so that one stream costs one connection however many append to it. A group that
+//! fails as a whole is done again one by one.
 
-use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
 use super::append::{self, Outcome};
 use super::connect::Connections;
 use super::error::code::STREAM_BUSY;
+use crate::StreamId;
 use crate::append::{Appended, StreamAppend};
 use crate::error::{AppendError, StoreError, StoreErrorKind};
 use crate::options::StoreOptions;
@@ -36,8 +39,6 @@ struct Shared {
     connections: Arc<Connections>,
     options: Arc<StoreOptions>,
     queue: Mutex<Queue>,
-    /// Leaves connections for groups when many members wait for busy streams.
-    busy: Semaphore,
     tasks: TaskTracker,
 }
 
@@ -45,32 +46,23 @@ struct Shared {
 struct Queue {
     waiting: VecDeque<Member>,
     leaders: usize,
+    /// Streams that a member waits for on a connection of its own, and the members behind it.
+    held: HashMap<StreamId, Vec<Member>>,
 }
 
 impl Group {
     pub(super) fn new(connections: Arc<Connections>, options: Arc<StoreOptions>) -> Self {
-        let busy = Semaphore::new((options.pool_size / 2).max(1));
         let (queue, tasks) = (Mutex::default(), TaskTracker::new());
-        Group(Arc::new(Shared { connections, options, queue, busy, tasks }))
+        Group(Arc::new(Shared { connections, options, queue, tasks }))
     }
 
     pub(super) async fn append(&self, append: StreamAppend) -> Reply {
         let (reply, result) = oneshot::channel();
-        self.submit(Member { append, reply });
+        submit(&self.0, Member { append, reply });
         result.await.unwrap_or_else(|_| {
             let message = "the append was ended because its runtime shut down";
             Err(StoreError::new(StoreErrorKind::Closed, message).into())
         })
-    }
-
-    /// Queues a member, and starts a leader if there is a place for one.
-    fn submit(&self, member: Member) {
-        let mut queue = self.0.lock();
-        queue.waiting.push_back(member);
-        if queue.leaders < self.0.options.groups_max {
-            queue.leaders += 1;
-            self.0.tasks.spawn(lead(Arc::clone(&self.0)));
-        }
     }
 
     /// Waits until everything that was queued is done.
@@ -104,6 +96,16 @@ impl Shared {
             return None;
         }
         Some(taken)
+    }
+}
+
+/// Queues a member, and starts a leader if there is a place for one.
+fn submit(shared: &Arc<Shared>, member: Member) {
+    let mut queue = shared.lock();
+    queue.waiting.push_back(member);
+    if queue.leaders < shared.options.groups_max {
+        queue.leaders += 1;
+        shared.tasks.spawn(lead(Arc::clone(shared)));
     }
 }
 
@@ -148,17 +150,33 @@ fn settle(shared: &Arc<Shared>, member: Member, outcome: Outcome) {
     match outcome {
         // A caller that is gone has nothing to be told.
         Outcome::Done(result) => drop(member.reply.send(result)),
-        Outcome::Busy => drop(shared.tasks.spawn(wait_for_stream(Arc::clone(shared), member))),
+        Outcome::Busy => wait_for_stream(shared, member),
     }
 }
 
-/// Appends a member alone, waiting for whoever holds its stream.
-async fn wait_for_stream(shared: Arc<Shared>, member: Member) {
-    let _place = shared.busy.acquire().await;
-    let result = match shared.connections.get().await {
+/// Takes a member of a busy stream out: the first waits for the stream, others wait for the first.
+fn wait_for_stream(shared: &Arc<Shared>, member: Member) {
+    match shared.lock().held.entry(member.append.stream.clone()) {
+        Entry::Occupied(mut behind) => behind.get_mut().push(member),
+        Entry::Vacant(place) => {
+            place.insert(Vec::new());
+            shared.tasks.spawn(append_waiting(Arc::clone(shared), member));
+        }
+    }
+}
+
+/// Appends a member alone, waiting for whoever holds its stream; then those behind it are queued
+/// again, or get its error if the connection was lost over the wait.
+async fn append_waiting(shared: Arc<Shared>, member: Member) {
+    let result = match shared.connections.get_to_wait().await {
         Ok(connection) => append::append(&connection, &member.append, true).await,
         Err(error) => Err(error.into()),
     };
+    let behind = shared.lock().held.remove(&member.append.stream).unwrap_or_default();
+    match &result {
+        Err(AppendError::Store(error)) if error.is_transient() => refuse_all(behind, error),
+        _ => behind.into_iter().for_each(|member| submit(&shared, member)),
+    }
     drop(member.reply.send(result));
 }
 

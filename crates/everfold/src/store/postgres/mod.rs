@@ -37,6 +37,7 @@ use crate::{Position, StreamId, Version};
 
 pub use append::append_in;
 use connect::Connections;
+use error::code::STREAM_BUSY;
 use group::Group;
 use wake::Wake;
 
@@ -66,11 +67,9 @@ pub(super) async fn open(
 
 impl PostgresStore {
     async fn append(&self, append: StreamAppend) -> Result<Appended, AppendError> {
-        let outcome = if self.options.group_append {
-            self.group.append(append).await
-        } else {
-            let connection = self.connections.get().await?;
-            append::append(&connection, &append, true).await
+        let outcome = match self.options.group_append {
+            true => self.group.append(append).await,
+            false => self.append_alone(append).await,
         };
         if outcome.is_ok() {
             self.wake.appended();
@@ -78,11 +77,23 @@ impl PostgresStore {
         outcome
     }
 
+    /// Waits for a stream that somebody else holds only where others are not held up by it.
+    async fn append_alone(&self, append: StreamAppend) -> Result<Appended, AppendError> {
+        let connection = self.connections.get().await?;
+        match append::append(&connection, &append, false).await {
+            Err(AppendError::Store(error)) if error.code() == Some(STREAM_BUSY) => {}
+            outcome => return outcome,
+        }
+        drop(connection);
+        let connection = self.connections.get_to_wait().await?;
+        append::append(&connection, &append, true).await
+    }
+
     async fn append_many(
         &self,
         appends: Vec<StreamAppend>,
     ) -> Result<Vec<Result<Appended, AppendError>>, AppendError> {
-        let connection = self.connections.get().await?;
+        let connection = self.connections.get_to_wait().await?;
         let outcomes = append::append_many(&connection, &appends).await?;
         self.wake.appended();
         Ok(outcomes)
