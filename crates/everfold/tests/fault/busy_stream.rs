@@ -1,17 +1,23 @@
 //! The failure: somebody's transaction has appended to a stream and stays open. Whoever appends to
 //! that stream must wait for it.
 //!
-//! At risk: the appends to all other streams that happen to share a group with the one that waits.
+//! At risk: the appends to all other streams that happen to share a group with the one that waits;
+//! and everything else that needs a connection, once all of them wait.
 //!
 //! Guaranteed: a group never waits for a stream. The member of the busy stream is taken out, waits
 //! alone and is stored when the other transaction ends; the others are stored at once, also when
-//! more members wait than there are connections. The negative control is one call that does wait
-//! for all its streams, as `append_many` is documented to: it is held up as a whole.
+//! more members wait than there are connections. Appends that wait leave connections for the rest,
+//! and one that its caller gave up leaves none behind. The negative control is one call that does
+//! wait for all its streams, as `append_many` is documented to: it is held up as a whole.
 
 use std::time::Duration;
 
-use everfold::{ExpectedVersion, StreamAppend, Version};
+use everfold::{
+    AppendError, Appended, ExpectedVersion, Store, StoreOptions, StreamAppend, Version,
+};
+use everfold_testkit::{TestDatabase, eventually};
 use futures::future::join_all;
+use tokio::task::JoinHandle;
 
 use crate::checker::assert_versions_without_holes;
 use crate::session::{LIMIT, Session, empty_store, event, open_with};
@@ -78,15 +84,128 @@ async fn call_that_waits_for_all_its_streams_is_held_up_as_a_whole() {
         let store = store.clone();
         async move { store.append_many(many).await }
     });
-    let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted \
-        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
-    everfold_testkit::eventually("the call waits", LIMIT, async || {
-        foreign.number(waiting).await == 1
-    })
-    .await;
+    until_waiting(&foreign).await;
     assert_eq!(foreign.number("SELECT count(*) FROM everfold.events").await, 1);
     assert!(!held.is_finished());
     foreign.run("COMMIT").await;
     let outcomes = held.await.unwrap().unwrap();
     assert!(outcomes.len() == 21 && outcomes.iter().all(Result::is_ok));
+}
+
+/// A foreign transaction that has appended to the stream `busy`, and a store beside it.
+async fn scene(change: impl FnOnce(&mut StoreOptions)) -> (TestDatabase, Store, Session) {
+    let database = empty_store().await;
+    let store = open_with(&database.url(), change).await;
+    let foreign = Session::open(&database.url()).await;
+    foreign.run("BEGIN").await;
+    foreign.append("busy").await;
+    (database, store, foreign)
+}
+
+/// So many appends that wait for the busy stream, each in a task of its own.
+fn wait_for_busy(store: &Store, count: usize) -> Vec<JoinHandle<Result<Appended, AppendError>>> {
+    let append = |n: usize| {
+        let (store, event) = (store.clone(), event(&n.to_string()));
+        tokio::spawn(async move { store.append("busy", ExpectedVersion::Any, [event]).await })
+    };
+    (0..count).map(append).collect()
+}
+
+/// Waits until somebody waits for a stream.
+async fn until_waiting(session: &Session) {
+    let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted \
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    eventually("somebody waits for a stream", LIMIT, async || session.number(waiting).await > 0)
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn contention_on_another_stream_is_not_held_up_by_a_busy_one() {
+    let (_database, store, foreign) = scene(|options| options.pool_size = 4).await;
+    let waiting = wait_for_busy(&store, 12);
+    for _ in 0..10 {
+        let hot = (0..40).map(|_| store.append("hot", ExpectedVersion::Any, [event("hot")]));
+        let outcomes = tokio::time::timeout(AT_ONCE, join_all(hot)).await;
+        for outcome in outcomes.expect("the hot stream is not held up by the busy one") {
+            outcome.unwrap();
+        }
+    }
+    foreign.run("COMMIT").await;
+    for task in waiting {
+        task.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_are_not_held_up_by_appends_that_wait() {
+    for group_append in [true, false] {
+        let change = |options: &mut StoreOptions| {
+            options.pool_size = 4;
+            options.group_append = group_append;
+        };
+        let (database, store, foreign) = scene(change).await;
+        let other = Session::open(&database.url()).await;
+        let waiting = wait_for_busy(&store, 12);
+        let many: Vec<_> = (0..6)
+            .map(|_| {
+                let store = store.clone();
+                let append = StreamAppend::new("busy", ExpectedVersion::Any, [event("many")]);
+                tokio::spawn(async move { store.append_many([append]).await })
+            })
+            .collect();
+        let reading = tokio::time::timeout(AT_ONCE, async {
+            for _ in 0..20 {
+                other.append("other").await;
+                store.read_stream("other").collect().await.unwrap();
+                store.high_water_mark().await.unwrap();
+            }
+        });
+        reading.await.expect("reading is not held up");
+        foreign.run("COMMIT").await;
+        for task in waiting {
+            task.await.unwrap().unwrap();
+        }
+        for task in many {
+            task.await.unwrap().unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn append_that_a_caller_gave_up_does_not_keep_its_connection() {
+    for group_append in [true, false] {
+        let change = |options: &mut StoreOptions| {
+            options.pool_size = 2;
+            options.group_append = group_append;
+        };
+        let (_database, store, foreign) = scene(change).await;
+        for _ in 0..4 {
+            let tasks = wait_for_busy(&store, 1);
+            until_waiting(&foreign).await;
+            tasks.iter().for_each(JoinHandle::abort);
+        }
+        let append = store.append("other", ExpectedVersion::Any, [event("other")]);
+        let outcome = tokio::time::timeout(AT_ONCE, append).await;
+        outcome.expect("the connections are free").unwrap();
+        foreign.run("COMMIT").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn append_that_is_not_answered_in_time_does_not_stay_on_the_server() {
+    let change = |options: &mut StoreOptions| {
+        options.request_timeout = Duration::from_millis(200);
+        options.pool_size = 4;
+    };
+    let (_database, store, foreign) = scene(change).await;
+    for task in wait_for_busy(&store, 4) {
+        let outcome = task.await.unwrap();
+        assert!(outcome.is_err_and(|error| error.is_transient()));
+    }
+    let sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+        AND backend_type = 'client backend'";
+    let found = foreign.number(sessions).await;
+    println!("{found} sessions after 4 appends that were not answered in time");
+    assert!(found <= 7, "{found} sessions for a pool of 4");
+    foreign.run("COMMIT").await;
 }
