@@ -288,6 +288,8 @@ fn is_missing(error: &tokio_postgres::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     #[test]
@@ -296,14 +298,43 @@ mod tests {
         assert_eq!(revisions, (1..=known_revision()).collect::<Vec<_>>());
     }
 
+    /// Every SQL file of the backend, with its path.
+    fn sql_files() -> Vec<(PathBuf, String)> {
+        let mut folders = vec![PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("sql/postgres")];
+        let mut files = Vec::new();
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if path.extension().is_some_and(|extension| extension == "sql") {
+                    let sql = std::fs::read_to_string(&path).unwrap();
+                    files.push((path, sql));
+                }
+            }
+        }
+        files
+    }
+
     /// `SELECT last_value FROM sequence` is a torn read: it can show a value ahead of the true one.
     #[test]
     fn no_statement_reads_last_value_from_a_sequence() {
-        for sql in [BOOTSTRAP, DESCRIBE].into_iter().chain(FUNCTIONS) {
+        for (path, sql) in sql_files() {
             let code: String =
                 sql.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
             let code = code.replace("pg_sequence_last_value", "").replace("last_value(", "");
-            assert!(!code.contains("last_value"), "a sequence is read by its last_value:\n{sql}");
+            assert!(!code.contains("last_value"), "reads last_value: {}", path.display());
+        }
+    }
+
+    #[test]
+    fn every_function_file_is_loaded() {
+        let known = [FUNCTIONS.to_vec(), MIGRATIONS.iter().map(|m| m.sql).collect()].concat();
+        for (path, sql) in sql_files() {
+            let loaded = path.to_string_lossy().contains("/statements/")
+                || sql == BOOTSTRAP
+                || known.contains(&sql.as_str());
+            assert!(loaded, "not in the list: {}", path.display());
         }
     }
 }
