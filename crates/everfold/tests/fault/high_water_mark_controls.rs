@@ -250,6 +250,28 @@ async fn last_value_of_an_untouched_sequence_loses_the_first_event() {
     assert_eq!(scene.missed_while_in_flight(&ours).await, [] as [i64; 0]);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn announcements_hold_the_mark_past_the_32_bits_that_a_lock_has_room_for() {
+    for last in [i64::from(i32::MAX), i64::from(u32::MAX), 5 * i64::from(u32::MAX), i64::MAX / 2] {
+        // Just before, at and just after the low 32 bits start again.
+        for base in last - 3..=last + 1 {
+            let scene = Scene::new().await;
+            let set = format!("SELECT setval('everfold.events_position_seq', {base})");
+            scene.observer.run(&set).await;
+            scene.slow.run("BEGIN").await;
+            assert_eq!(scene.slow.append("slow").await, base + 1);
+            let mut reader = Reader::default();
+            for _ in 0..3 {
+                scene.quick.append("quick").await;
+                assert_eq!(reader.poll(&scene.observer).await, base, "the append is in flight");
+            }
+            scene.slow.run("COMMIT").await;
+            assert_eq!(reader.poll(&scene.observer).await, base + 4);
+            assert_eq!(scene.missed(reader).await, [] as [i64; 0]);
+        }
+    }
+}
+
 const RAW: &str =
     "INSERT INTO everfold.events (stream_id, version, type, schema_version, data, metadata, id)
     VALUES ('slow', 1, 'Raw', 1, '{}', '{}', gen_random_uuid())";

@@ -19,6 +19,7 @@ use tokio::sync::Barrier;
 
 use crate::checker::{assert_versions_without_holes, copies};
 use crate::session::{Session, empty_store, event, open, open_with};
+use crate::steady::SteadyAppends;
 
 /// A store behind a proxy that loses connections, and a session that sees the truth.
 struct Scene {
@@ -158,6 +159,37 @@ async fn group_whose_answer_is_lost_returns_each_member_its_first_result() {
             }
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn appends_whose_sessions_are_killed_are_stored_once_and_nobody_notices() {
+    let database = empty_store().await;
+    let url = format!("{}?application_name=victim", database.url());
+    let (grouped, alone) =
+        (open(&url).await, open_with(&url, |options| options.group_append = false).await);
+    let killer = Session::open(&database.url()).await;
+    let running: Vec<_> =
+        [&grouped, &alone].map(|store| SteadyAppends::start(store, 6)).into_iter().collect();
+    let mut kills = 0;
+    for _ in 0..15 {
+        // Kills much denser than this would use up all tries of an unlucky append.
+        for appends in &running {
+            appends.until_confirmed(100).await;
+        }
+        let kill = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+            WHERE application_name = 'victim' AND datname = current_database()";
+        kills += killer.number(kill).await;
+    }
+    let (mut confirmed, mut failed) = (0, 0);
+    for appends in running {
+        let (appended, repeats) = appends.stop().await;
+        confirmed += appended.len();
+        failed += repeats;
+    }
+    println!("{confirmed} appends over {kills} killed sessions, {failed} failed");
+    assert_eq!(failed, 0, "the store tries again by itself");
+    assert_eq!(killer.positions().await.len(), confirmed);
+    assert_versions_without_holes(&killer).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
