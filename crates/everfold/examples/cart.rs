@@ -20,9 +20,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let store = Store::open(&url).await?;
 
     let added = CartEvent::ItemAdded { sku: "A1".into(), quantity: 2 };
-    let stored = store
-        .append("cart-1", ExpectedVersion::NoStream, [NewEvent::from_event(&added)?])
-        .await?;
+    let stored =
+        store.append("cart-1", ExpectedVersion::NoStream, [NewEvent::from_event(&added)?]).await?;
     store.append("cart-1", stored.version, [NewEvent::from_event(&CartEvent::CheckedOut)?]).await?;
 
     let mut events = store.read_all().typed::<CartEvent>();

@@ -13,7 +13,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::error::ImportError;
-use crate::store::Store;
+use crate::store::{StagedImport, Store};
 
 pub(crate) use line::ImportLine;
 
@@ -28,7 +28,7 @@ pub struct ImportOptions {
     pub chunk_events_max: usize,
     /// Most bytes of lines in one transaction: 4 MiB.
     pub chunk_bytes_max: usize,
-    /// Most different streams in one transaction, each of which is locked: 1,000.
+    /// Most different streams in one transaction, each of which is locked: 2,000.
     pub chunk_streams_max: usize,
 }
 
@@ -38,7 +38,7 @@ impl Default for ImportOptions {
             renumber: false,
             chunk_events_max: 5_000,
             chunk_bytes_max: 4 * 1024 * 1024,
-            chunk_streams_max: 1_000,
+            chunk_streams_max: 2_000,
         }
     }
 }
@@ -85,7 +85,33 @@ pub(crate) struct ImportedChunk {
     pub(crate) repeated: u64,
 }
 
+/// A chunk that is ready, and the progress it stands for.
+type Staged = (Box<dyn StagedImport>, ImportProgress);
+
+async fn store_staged(
+    staged: Option<Staged>,
+) -> Result<Option<(ImportedChunk, ImportProgress)>, ImportError> {
+    match staged {
+        Some((staged, to)) => Ok(Some((staged.store().await?, to))),
+        None => Ok(None),
+    }
+}
+
 impl Store {
+    /// Gets the next chunk ready; an error in it is kept until the chunk before is stored.
+    async fn stage(
+        &self,
+        chunk: Result<Option<ImportChunk>, ImportError>,
+    ) -> Result<Option<Staged>, ImportError> {
+        match chunk? {
+            Some(chunk) => {
+                let to = chunk.to.clone();
+                Ok(Some((self.backend().stage_import(chunk).await, to)))
+            }
+            None => Ok(None),
+        }
+    }
+
     /// Imports JSON lines, each `{"stream_id", "type", "data", "metadata"?, "id"?,
     /// "schema_version"?, "version"?, "recorded_at"?}` as `everfold export` writes them. A
     /// `position` is read over: every store draws its own.
@@ -126,14 +152,21 @@ impl Store {
                 let _ = sender.blocking_send(Err(error));
             }
         });
-        while let Some(chunk) = chunks.recv().await {
-            let chunk: ImportChunk = chunk?;
-            let to = chunk.to.clone();
-            let done = self.backend().import_chunk(chunk).await?;
-            imported.stored += done.stored;
-            imported.repeated += done.repeated;
-            imported.progress = to;
-            progress(&imported.progress);
+        // One chunk is stored while the next one is staged.
+        let mut staged: Option<Staged> = None;
+        loop {
+            let next = chunks.recv().await.transpose();
+            let (stored, next) = tokio::join!(store_staged(staged), self.stage(next));
+            if let Some((done, to)) = stored? {
+                imported.stored += done.stored;
+                imported.repeated += done.repeated;
+                imported.progress = to;
+                progress(&imported.progress);
+            }
+            match next? {
+                Some(next) => staged = Some(next),
+                None => break,
+            }
         }
         if let Err(panic) = reading.await {
             std::panic::resume_unwind(panic.into_panic());

@@ -18,8 +18,8 @@ use futures::future::BoxFuture;
 
 use crate::append::{Appended, StreamAppend};
 use crate::diagnosis::Diagnosis;
-use crate::error::{AppendError, MigrateError, OpenError, ReadError, StoreError};
-use crate::import::{ImportChunk, ImportProgress};
+use crate::error::{AppendError, ImportError, MigrateError, OpenError, ReadError, StoreError};
+use crate::import::{ImportChunk, ImportProgress, ImportedChunk};
 use crate::options::StoreOptions;
 use crate::read::{ReadAll, ReadStream};
 use crate::snapshot::StoredSnapshot;
@@ -107,14 +107,17 @@ pub(crate) trait Backend: Send + Sync {
         snapshot: StoredSnapshot,
     ) -> BoxFuture<'_, Result<(), StoreError>>;
     fn import_progress(&self, name: String) -> BoxFuture<'_, Result<ImportProgress, StoreError>>;
-    /// Stores a chunk and moves the import's progress, in one transaction.
-    fn import_chunk(
-        &self,
-        chunk: ImportChunk,
-    ) -> BoxFuture<'_, Result<crate::import::ImportedChunk, crate::error::ImportError>>;
+    /// Gets a chunk ready, as far as that can be done while the one before is being stored.
+    fn stage_import(&self, chunk: ImportChunk) -> BoxFuture<'_, Box<dyn StagedImport>>;
     fn diagnose(&self) -> BoxFuture<'_, Result<Diagnosis, StoreError>>;
     /// Ends background work and closes connections; appends under way are finished first.
     fn close(&self) -> BoxFuture<'_, ()>;
+}
+
+/// A chunk of an import that is ready to be stored.
+pub(crate) trait StagedImport: Send {
+    /// Stores it and moves the import's progress, in one transaction.
+    fn store(self: Box<Self>) -> BoxFuture<'static, Result<ImportedChunk, ImportError>>;
 }
 
 /// An open event store on PostgreSQL or SQLite: a cheap handle to clone and share.

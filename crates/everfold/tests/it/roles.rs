@@ -152,7 +152,7 @@ async fn planted_staging_table_is_refused() {
         data, '{}'::jsonb AS metadata, gen_random_uuid() AS id, NULL::timestamptz AS recorded_at";
     client.batch_execute(plant).await.unwrap();
     let sql =
-        "SELECT everfold.stage_import('f'); SELECT everfold.import_chunk('f', 0, 1, 1, '', false)";
+        "SELECT everfold.stage_import(); SELECT everfold.import_chunk('f', 0, 1, 1, '', false)";
     let error = client.batch_execute(sql).await.unwrap_err();
     assert_eq!(error.code().unwrap().code(), "EF003", "{error}");
     drop(client);

@@ -2,17 +2,11 @@
 -- import_chunk. Positions are drawn as in every append, never named.
 
 -- Makes the session's staging table, which nobody else can see and every commit empties, and lets
--- the caller COPY into it. Returns how far the import of this name has come, and locks that row.
-CREATE OR REPLACE FUNCTION everfold.stage_import(
-    name text, OUT lines bigint, OUT bytes bigint, OUT last_line_hash text)
+-- the caller COPY into it. Takes no locks that anybody waits for: the next chunk can be staged while
+-- one is being imported.
+CREATE OR REPLACE FUNCTION everfold.stage_import() RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, everfold, pg_temp AS $$
-#variable_conflict use_column
 BEGIN
-    INSERT INTO everfold.imports AS i (name, lines, bytes, last_line_hash) VALUES ($1, 0, 0, '')
-        ON CONFLICT ON CONSTRAINT imports_pkey DO NOTHING;
-    SELECT i.lines, i.bytes, i.last_line_hash
-      INTO stage_import.lines, stage_import.bytes, stage_import.last_line_hash
-      FROM everfold.imports i WHERE i.name = $1 FOR UPDATE;
     IF to_regclass('pg_temp.everfold_import') IS NULL THEN
         CREATE TEMPORARY TABLE everfold_import (
             line bigint NOT NULL, stream_id text COLLATE "C" NOT NULL, version bigint,
@@ -57,15 +51,14 @@ END $$;
 -- Appends the staged events in the order of their lines and moves the import's progress, if that
 -- still stands where the caller thinks. A line that names its version must get just that one.
 --
--- `careful` looks every id up first and leaves out repeats. Without it, which is twice as fast, a
--- chunk that holds known ids is refused with EF008: roll back and stage it again with `careful`.
+-- `careful` looks every id up first and leaves out repeats. Without it, which is faster, a chunk that
+-- holds known ids breaks the constraint events_id_key: roll back and stage it again with `careful`.
 CREATE OR REPLACE FUNCTION everfold.import_chunk(
     name text, from_lines bigint, to_lines bigint, to_bytes bigint, last_line_hash text,
     careful boolean, OUT stored bigint, OUT repeated bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, everfold, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
-    staged bigint;
     bad_line bigint;
     locked boolean[];
     done boolean;
@@ -81,6 +74,8 @@ BEGIN
         RAISE EXCEPTION 'pg_temp.everfold_import is not the table that everfold.stage_import makes'
             USING ERRCODE = 'EF003', HINT = 'drop it and call everfold.stage_import';
     END IF;
+    INSERT INTO everfold.imports AS i (name, lines, bytes, last_line_hash) VALUES ($1, 0, 0, '')
+        ON CONFLICT ON CONSTRAINT imports_pkey DO NOTHING;
     UPDATE everfold.imports i
        SET lines = $3, bytes = $4, last_line_hash = $5, updated_at = clock_timestamp()
      WHERE i.name = $1 AND i.lines = $2;
@@ -94,7 +89,7 @@ BEGIN
     repeated := CASE WHEN careful THEN everfold.unstage_repeats() ELSE 0 END;
 
     done := everfold.announce();
-    WITH streams AS (
+    WITH streams AS MATERIALIZED (
         SELECT s.stream_id, coalesce((
                    SELECT e.version FROM everfold.events e
                     WHERE e.stream_id = s.stream_id ORDER BY e.version DESC LIMIT 1), 0) AS actual
@@ -109,17 +104,12 @@ BEGIN
                coalesce(n.recorded_at, clock_timestamp())
           FROM numbered n
          ORDER BY n.line
-        ON CONFLICT ON CONSTRAINT events_id_key DO NOTHING
         RETURNING position
     )
-    SELECT (SELECT count(*) FROM inserted), (SELECT count(*) FROM numbered),
+    SELECT (SELECT count(*) FROM inserted),
            (SELECT min(n.line) FROM numbered n WHERE n.version <> n.given)
-      INTO stored, staged, bad_line;
+      INTO stored, bad_line;
 
-    IF stored < staged THEN
-        RAISE EXCEPTION 'import "%": some event ids of lines % to % are stored already', $1, $2 + 1, $3
-            USING ERRCODE = 'EF008';
-    END IF;
     IF bad_line IS NOT NULL THEN
         RAISE EXCEPTION 'line %: the event names another version than its stream in this store gives it',
             bad_line

@@ -16,7 +16,7 @@ BEGIN
             everfold.append_event(text, bigint, text, jsonb, jsonb, uuid, integer, boolean),
             everfold.append_group(text[], integer[], bigint[], integer[], text[], jsonb[], jsonb[], uuid[], integer[], boolean),
             everfold.append_many(jsonb),
-            everfold.stage_import(text),
+            everfold.stage_import(),
             everfold.import_progress(text),
             everfold.import_chunk(text, bigint, bigint, bigint, text, boolean),
             everfold.save_stream_snapshot(text, text, bigint, integer, jsonb) TO everfold_writer'),

@@ -243,6 +243,11 @@ impl Connection {
         }
     }
 
+    /// Gives the connection back after all when it is dropped.
+    pub(super) fn keep(&self) {
+        self.broken.store(false, Ordering::Relaxed);
+    }
+
     /// Closes the connection when it is dropped, instead of giving it back.
     pub(super) fn discard(&self) {
         self.broken.store(true, Ordering::Relaxed);

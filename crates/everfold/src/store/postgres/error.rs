@@ -13,7 +13,6 @@ pub(super) mod code {
     pub(crate) const INVALID: &str = "EF003";
     pub(crate) const ID_CONFLICT: &str = "EF004";
     pub(crate) const IMPORT_UNDER_WAY: &str = "EF007";
-    pub(crate) const IMPORT_REPEATS: &str = "EF008";
     pub(crate) const STREAM_BUSY: &str = "EF009";
 }
 

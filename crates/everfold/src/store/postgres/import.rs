@@ -2,17 +2,20 @@
 //! appends it by the same rules as any append.
 
 use std::pin::pin;
+use std::sync::Arc;
 
+use futures::future::{BoxFuture, FutureExt};
 use tokio_postgres::binary_copy::BinaryCopyInWriter;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::connect::{Connection, Connections, Param, QueryError};
 use super::error::{code, store_error};
 use super::types::{JsonText, Time};
+use super::wake::Wake;
 use crate::error::{ImportError, StoreError};
 use crate::import::{ImportChunk, ImportLine, ImportProgress, ImportedChunk};
 use crate::options::StoreOptions;
-use crate::store::jitter;
+use crate::store::{StagedImport, jitter};
 
 const COLUMNS: [Type; 9] = [
     Type::INT8,
@@ -27,7 +30,6 @@ const COLUMNS: [Type; 9] = [
 ];
 const COPY: &str = "COPY pg_temp.everfold_import (line, stream_id, version, type, schema_version, \
     data, metadata, id, recorded_at) FROM STDIN (FORMAT binary)";
-const STAGE: &str = "SELECT lines FROM everfold.stage_import($1)";
 const IMPORT: &str = "SELECT stored, repeated FROM everfold.import_chunk($1, $2, $3, $4, $5, $6)";
 
 pub(super) async fn progress(
@@ -44,6 +46,38 @@ pub(super) async fn progress(
     })
 }
 
+/// A chunk in the staging table of a connection with an open transaction.
+struct Staged {
+    connections: Arc<Connections>,
+    options: Arc<StoreOptions>,
+    wake: Arc<Wake>,
+    chunk: ImportChunk,
+    outcome: Result<Connection, Failure>,
+}
+
+/// Stages a chunk. What goes wrong here comes out when it is to be stored.
+pub(super) async fn stage(
+    connections: Arc<Connections>,
+    options: Arc<StoreOptions>,
+    wake: Arc<Wake>,
+    chunk: ImportChunk,
+) -> Box<dyn StagedImport> {
+    let outcome = try_stage(&connections, &chunk).await;
+    Box::new(Staged { connections, options, wake, chunk, outcome })
+}
+
+impl StagedImport for Staged {
+    fn store(self: Box<Self>) -> BoxFuture<'static, Result<ImportedChunk, ImportError>> {
+        async move {
+            let Staged { connections, options, wake, chunk, outcome } = *self;
+            let imported = store(&connections, &options, &chunk, outcome).await?;
+            wake.appended();
+            Ok(imported)
+        }
+        .boxed()
+    }
+}
+
 /// Why a try to store a chunk failed.
 enum Failure {
     /// Some ids are known: look at each.
@@ -52,17 +86,22 @@ enum Failure {
     Final(ImportError),
 }
 
-/// Stores a chunk. First without looking every id up; with, if some turn out to be known. A
+/// Stores a chunk: first without looking every id up; with, if some turn out to be known. A
 /// transient failure is tried again: the progress row tells whether the chunk was stored after all.
-pub(super) async fn chunk(
+async fn store(
     connections: &Connections,
-    chunk: &ImportChunk,
     options: &StoreOptions,
+    chunk: &ImportChunk,
+    mut staged: Result<Connection, Failure>,
 ) -> Result<ImportedChunk, ImportError> {
     let mut careful = false;
     let mut tries = 0;
     loop {
-        match try_chunk(connections, chunk, careful).await {
+        let outcome = match staged {
+            Ok(connection) => try_import(connection, chunk, careful).await,
+            Err(failure) => Err(failure),
+        };
+        match outcome {
             Ok(imported) => return Ok(imported),
             Err(Failure::Repeats) if !careful => careful = true,
             Err(Failure::Repeats) => return Err(under_way(chunk)),
@@ -78,6 +117,7 @@ pub(super) async fn chunk(
             }
             Err(Failure::Transient(error)) => return Err(error.into()),
         }
+        staged = try_stage(connections, chunk).await;
     }
 }
 
@@ -90,39 +130,44 @@ fn under_way(chunk: &ImportChunk) -> ImportError {
     ImportError::UnderWay { name: chunk.name.clone() }
 }
 
-async fn try_chunk(
-    connections: &Connections,
+/// Opens a transaction and copies the chunk into its staging table. Until that transaction has
+/// ended, a connection that is dropped is closed: it must not go back to the pool with it.
+async fn try_stage(connections: &Connections, chunk: &ImportChunk) -> Result<Connection, Failure> {
+    let connection = connections.get().await.map_err(classify_store)?;
+    connection.discard();
+    let begin = "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT everfold.stage_import()";
+    connection.batch(begin).await.map_err(classify_store)?;
+    copy(&connection, &chunk.lines).await.map_err(|error| classify(error, chunk))?;
+    Ok(connection)
+}
+
+/// Imports what is staged and commits.
+async fn try_import(
+    connection: Connection,
     chunk: &ImportChunk,
     careful: bool,
 ) -> Result<ImportedChunk, Failure> {
-    let connection = connections.get().await.map_err(Failure::Transient)?;
-    let imported = stage_and_import(&connection, chunk, careful).await;
+    let imported = import(&connection, chunk, careful).await;
     let end = if imported.is_ok() { "COMMIT" } else { "ROLLBACK" };
-    match (imported, connection.batch(end).await) {
-        (Ok(imported), Ok(())) => Ok(imported),
+    let ended = connection.batch(end).await;
+    if ended.is_ok() {
+        connection.keep();
+    }
+    match (imported, ended) {
         (Ok(_), Err(error)) => Err(classify_store(error)),
-        (Err(failure), ended) => {
-            if ended.is_err() {
-                connection.discard();
-            }
-            Err(failure)
-        }
+        (imported, _) => imported,
     }
 }
 
-async fn stage_and_import(
+async fn import(
     connection: &Connection,
     chunk: &ImportChunk,
     careful: bool,
 ) -> Result<ImportedChunk, Failure> {
-    connection.batch("BEGIN ISOLATION LEVEL READ COMMITTED").await.map_err(classify_store)?;
-    let name: Param<'_> = (&chunk.name, Type::TEXT);
-    connection.query(STAGE, &[name.clone()]).await.map_err(classify_store)?;
-    copy(connection, &chunk.lines).await.map_err(|error| classify(error, chunk))?;
     let (from, to) = (stored_count(chunk.from_lines), stored_count(chunk.to.lines));
     let bytes = stored_count(chunk.to.bytes);
     let params: [Param<'_>; 6] = [
-        name,
+        (&chunk.name, Type::TEXT),
         (&from, Type::INT8),
         (&to, Type::INT8),
         (&bytes, Type::INT8),
@@ -174,7 +219,7 @@ fn classify(error: QueryError, chunk: &ImportChunk) -> Failure {
     let Some(database) = error.as_db_error() else { return classify_store(store_error(error)) };
     let line = detail_line(database.detail()).or_else(|| copy_line(database.where_(), chunk));
     match (database.code().code(), line) {
-        (code::IMPORT_REPEATS, _) => Failure::Repeats,
+        _ if database.constraint() == Some("events_id_key") => Failure::Repeats,
         (code::IMPORT_UNDER_WAY, _) => Failure::Final(under_way(chunk)),
         (code::ID_CONFLICT | code::VERSION_CONFLICT, Some(line)) => {
             let said = database.message();

@@ -26,11 +26,11 @@ use std::sync::Arc;
 use futures::future::{BoxFuture, FutureExt};
 use tokio_postgres::types::Type;
 
-use super::{AllPage, Backend, LogPage, Page, StreamPage};
+use super::{AllPage, Backend, LogPage, Page, StagedImport, StreamPage};
 use crate::append::{Appended, StreamAppend};
 use crate::diagnosis::Diagnosis;
-use crate::error::{AppendError, ImportError, OpenError, StoreError};
-use crate::import::{ImportChunk, ImportProgress, ImportedChunk};
+use crate::error::{AppendError, OpenError, StoreError};
+use crate::import::{ImportChunk, ImportProgress};
 use crate::options::StoreOptions;
 use crate::snapshot::StoredSnapshot;
 use crate::{Position, StreamId, Version};
@@ -169,16 +169,9 @@ impl Backend for PostgresStore {
         async move { import::progress(&self.connections, &name).await }.boxed()
     }
 
-    fn import_chunk(
-        &self,
-        chunk: ImportChunk,
-    ) -> BoxFuture<'_, Result<ImportedChunk, ImportError>> {
-        async move {
-            let imported = import::chunk(&self.connections, &chunk, &self.options).await?;
-            self.wake.appended();
-            Ok(imported)
-        }
-        .boxed()
+    fn stage_import(&self, chunk: ImportChunk) -> BoxFuture<'_, Box<dyn StagedImport>> {
+        let (connections, wake) = (Arc::clone(&self.connections), Arc::clone(&self.wake));
+        import::stage(connections, Arc::clone(&self.options), wake, chunk).boxed()
     }
 
     fn diagnose(&self) -> BoxFuture<'_, Result<Diagnosis, StoreError>> {

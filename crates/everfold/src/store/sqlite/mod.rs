@@ -23,12 +23,13 @@ mod writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
 use rusqlite::Connection;
 use tokio::sync::Notify;
 
-use super::{AllPage, Backend, LogPage, Page, StreamPage};
+use super::{AllPage, Backend, LogPage, Page, StagedImport, StreamPage};
 use crate::append::{Appended, StreamAppend};
 use crate::diagnosis::Diagnosis;
 use crate::error::{AppendError, ImportError, OpenError, StoreError, StoreErrorKind};
@@ -45,7 +46,7 @@ use writer::Writer;
 /// The fields are dropped in this order: the connection that writes is the last one, and cleans up.
 struct SqliteStore {
     pool: Arc<ReadPool>,
-    writer: Writer,
+    writer: Arc<Writer>,
     hint: Arc<Notify>,
     path: PathBuf,
     options: Arc<StoreOptions>,
@@ -60,7 +61,7 @@ pub(crate) async fn open(
     let opening = tokio::task::spawn_blocking(move || {
         let connection = open_writer(&path, &options)?;
         let hint = Arc::new(Notify::new());
-        let writer = Writer::start(connection, &options, Arc::clone(&hint))?;
+        let writer = Arc::new(Writer::start(connection, &options, Arc::clone(&hint))?);
         let pool = ReadPool::new(path.clone(), &options);
         Ok(SqliteStore { pool, writer, hint, path, options })
     });
@@ -119,15 +120,24 @@ impl SqliteStore {
         };
         self.writer.run(work).await?
     }
+}
 
-    async fn import_chunk(&self, chunk: ImportChunk) -> Result<ImportedChunk, ImportError> {
-        let patience = self.options.request_timeout;
+/// There is one writer, so there is nothing to get ready before its turn.
+struct Staged {
+    writer: Arc<Writer>,
+    patience: Duration,
+    chunk: ImportChunk,
+}
+
+impl StagedImport for Staged {
+    fn store(self: Box<Self>) -> BoxFuture<'static, Result<ImportedChunk, ImportError>> {
+        let Staged { writer, patience, chunk } = *self;
         let work = move |connection: &Connection| {
             connection::in_transaction(connection, patience, |connection| {
                 import::import_chunk(connection, &chunk)
             })
         };
-        self.writer.run(work).await?
+        async move { writer.run(work).await? }.boxed()
     }
 }
 
@@ -191,11 +201,10 @@ impl Backend for SqliteStore {
         self.pool.read(move |connection| import::progress(connection, &name)).boxed()
     }
 
-    fn import_chunk(
-        &self,
-        chunk: ImportChunk,
-    ) -> BoxFuture<'_, Result<ImportedChunk, ImportError>> {
-        self.import_chunk(chunk).boxed()
+    fn stage_import(&self, chunk: ImportChunk) -> BoxFuture<'_, Box<dyn StagedImport>> {
+        let (writer, patience) = (Arc::clone(&self.writer), self.options.request_timeout);
+        let staged: Box<dyn StagedImport> = Box::new(Staged { writer, patience, chunk });
+        std::future::ready(staged).boxed()
     }
 
     fn diagnose(&self) -> BoxFuture<'_, Result<Diagnosis, StoreError>> {
