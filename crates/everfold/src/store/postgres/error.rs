@@ -143,6 +143,11 @@ fn parts(database: &DbError) -> StoreErrorParts {
         "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "08006" | "08003" | "08000" => {
             (Closed, "the server ended the session: try again")
         }
+        // PgBouncer says so whenever it loses the server or cannot reach it. As a mere ERROR it is
+        // PostgreSQL's word for a broken request.
+        "08P01" if database.severity() == "FATAL" => {
+            (Closed, "the pooler lost its connection to the server: try again")
+        }
         "26000" | "42P05" => {
             (Other, "a pooler in transaction mode is in the way: add pooler=transaction to the URL")
         }
