@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use everfold::{Store, StoreErrorKind};
-use everfold_testkit::{Cluster, ClusterOptions, Proxy, TestDatabase, eventually};
+use everfold_testkit::{Cluster, ClusterOptions, PgBouncer, Proxy, TestDatabase, eventually};
 use tokio::task::JoinHandle;
 
 use crate::checker::compare;
@@ -29,6 +29,7 @@ struct Follower {
 impl Follower {
     async fn start(url: &str) -> Follower {
         let store = open_with(url, |options| {
+            options.migrate = None;
             options.request_timeout = Duration::from_millis(500);
             options.connect_timeout = Duration::from_millis(1_000);
             options.page_events_max = 50;
@@ -109,6 +110,39 @@ async fn follower_survives_restarts_crashes_and_a_broken_network_and_misses_noth
     assert_eq!(stored.len(), confirmed.len());
     let comparison = compare(&stored, &follower.seen.lock().unwrap());
     println!("{} events, {repeats} appends repeated: follower {comparison}", stored.len());
+    assert!(comparison.is_exact(), "{comparison:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn follower_behind_a_pooler_survives_what_the_pooler_says_about_a_lost_server() {
+    let cluster = Cluster::start(ClusterOptions::default().with_fsync()).unwrap();
+    let database = TestDatabase::create_on(&cluster).await;
+    let store = open_with(&database.url(), |_| {}).await;
+    let pooler = PgBouncer::start(&cluster.server()).unwrap();
+    let url = format!("{}?pooler=transaction", pooler.url(database.name()));
+    let follower = Follower::start(&url).await;
+    let pooled = SteadyAppends::start(&Store::open(&url).await.unwrap(), 2);
+    let appends = SteadyAppends::start(&store, 2);
+    let kill = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+        WHERE pid <> pg_backend_pid() AND datname = current_database()";
+    let mut kills = 0;
+    for _ in 0..20 {
+        appends.until_confirmed(20).await;
+        kills += Session::open(&database.url()).await.number(kill).await;
+    }
+    cluster.crash().unwrap();
+    cluster.start_again().unwrap();
+    appends.until_confirmed(20).await;
+    pooled.until_confirmed(20).await;
+
+    let confirmed = [appends.stop().await.0, pooled.stop().await.0].concat();
+    let truth = Session::open(&database.url()).await;
+    follower.until_caught_up(&truth).await;
+    let stored = truth.positions().await;
+    // The two loads use streams of the same names, so only their number can be compared.
+    assert_eq!(stored.len(), confirmed.len());
+    let comparison = compare(&stored, &follower.seen.lock().unwrap());
+    println!("{} events behind a pooler, {kills} kills, 1 crash: {comparison}", stored.len());
     assert!(comparison.is_exact(), "{comparison:?}");
 }
 
