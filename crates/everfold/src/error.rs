@@ -401,7 +401,6 @@ impl StoreError {
     }
 
     /// The same error for somebody else; the driver's own stays with the first.
-    #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "groups of PostgreSQL use it"))]
     pub(crate) fn duplicate(&self) -> Self {
         let (message, code) = (self.message.clone(), self.code.clone());
         StoreError { kind: self.kind, message, code, source: None }

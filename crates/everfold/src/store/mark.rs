@@ -27,7 +27,7 @@ use crate::options::StoreOptions;
 enum Seen {
     Mark(Position),
     /// A failure that trying again does not mend.
-    Failed(StoreErrorKind, String),
+    Failed(Arc<StoreError>),
 }
 
 /// The shared poller. It runs while somebody waits, and not longer.
@@ -49,7 +49,7 @@ impl MarkPoller {
             match seen.borrow_and_update().clone() {
                 Seen::Mark(mark) if mark > after => return Ok(mark),
                 Seen::Mark(_) => {}
-                Seen::Failed(kind, message) => return Err(StoreError::new(kind, message)),
+                Seen::Failed(error) => return Err(error.duplicate()),
             }
             if seen.changed().await.is_err() {
                 // The poll ended between two followers, or with the store.
@@ -89,7 +89,7 @@ async fn poll(backend: Weak<dyn Backend>, options: Arc<StoreOptions>, sender: wa
                 false
             }
             Err(error) => {
-                sender.send_replace(Seen::Failed(error.kind(), error.to_string()));
+                sender.send_replace(Seen::Failed(Arc::new(error)));
                 return;
             }
         };
