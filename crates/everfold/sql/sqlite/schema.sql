@@ -25,7 +25,7 @@ CREATE TABLE everfold_events (
     CONSTRAINT events_metadata_size CHECK (length(CAST(metadata AS BLOB)) <= 1048576),
     CONSTRAINT events_metadata_object CHECK (json_valid(metadata) AND json_type(metadata) = 'object'),
     CONSTRAINT events_id_uuid CHECK (length(id) = 36 AND id NOT GLOB '*[^0-9a-f-]*'),
-    CONSTRAINT events_recorded_at_utc CHECK (recorded_at LIKE '____-__-__T__:__:__.______Z')
+    CONSTRAINT events_recorded_at_utc CHECK (length(recorded_at) = 27 AND substr(recorded_at, 27) = 'Z')
 ) STRICT;
 
 -- index everfold_events_type_position_idx

@@ -4,13 +4,14 @@ use std::collections::BinaryHeap;
 
 use rusqlite::{Connection, Params, Row, Rows};
 
-use crate::store::{AllPage, LogPage, Page, StreamPage};
+use crate::store::{AllPage, DENSE, LogPage, Page, StreamPage};
 use crate::{Position, RecordedEvent, StreamId, Version};
 
 const STREAM_FORWARD: &str = include_str!("../../../sql/sqlite/statements/read_stream_forward.sql");
 const STREAM_BACKWARD: &str =
     include_str!("../../../sql/sqlite/statements/read_stream_backward.sql");
 const ALL: &str = include_str!("../../../sql/sqlite/statements/read_all.sql");
+const RANGE_OF_TYPES: &str = include_str!("../../../sql/sqlite/statements/read_range_of_types.sql");
 const POSITIONS_OF_TYPE: &str =
     include_str!("../../../sql/sqlite/statements/read_positions_of_type.sql");
 const EVENT: &str = include_str!("../../../sql/sqlite/statements/read_event.sql");
@@ -31,19 +32,29 @@ pub(super) fn read_stream(
     read_page(connection, sql, params, page.max, bytes_max)
 }
 
+/// Types that are a good part of the log are found by scanning it, a window of positions at a time;
+/// rare ones over their index.
 pub(super) fn read_all(
     connection: &Connection,
     page: &AllPage,
     bytes_max: usize,
 ) -> Result<LogPage, rusqlite::Error> {
+    let (after, max) = (page.after, page.max);
+    let mut up_to = page.up_to;
     let events = match &page.types {
         None => {
-            let params = (page.after.to_stored(), page.up_to.to_stored(), stored_max(page.max));
-            read_page(connection, ALL, params, page.max, bytes_max)?
+            let params = (after.to_stored(), up_to.to_stored(), stored_max(max));
+            read_page(connection, ALL, params, max, bytes_max)?
+        }
+        Some(types) if page.dense => {
+            up_to = up_to.min(Position(after.0.saturating_add(max as u64 * DENSE)));
+            let types = serde_json::to_string(types).expect("a list of texts is JSON");
+            let params = (after.to_stored(), up_to.to_stored(), stored_max(max), types);
+            read_page(connection, RANGE_OF_TYPES, params, max, bytes_max)?
         }
         Some(types) => read_types(connection, page, types, bytes_max)?,
     };
-    Ok(LogPage::new(events, page.after, page.up_to))
+    Ok(LogPage::new(events, after, up_to))
 }
 
 /// The highest position, or 0. Writers take turns, so nothing can still appear below it.

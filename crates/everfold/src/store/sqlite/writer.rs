@@ -67,7 +67,6 @@ impl Writer {
             appends_max: options.group_appends_max,
             events_max: options.group_events_max,
             patience: options.request_timeout,
-            last: 0,
         };
         let handle = std::thread::Builder::new()
             .name("everfold-writer".to_owned())
@@ -154,7 +153,6 @@ struct WriterThread {
     appends_max: usize,
     events_max: usize,
     patience: Duration,
-    last: usize,
 }
 
 impl WriterThread {
@@ -177,16 +175,6 @@ impl WriterThread {
     fn collect(&mut self, first: Member) -> Vec<Member> {
         let mut events = first.append.events.len();
         let mut group = vec![first];
-        if let Ok(y) = std::env::var("YIELDS") {
-            if self.last > 1 {
-                for _ in 0..y.parse::<usize>().unwrap() {
-                    if self.requests.len() + 1 >= self.last {
-                        break;
-                    }
-                    std::thread::yield_now();
-                }
-            }
-        }
         while group.len() < self.appends_max {
             match self.requests.try_recv() {
                 Ok(Request::Append(member))
@@ -202,27 +190,10 @@ impl WriterThread {
                 Err(_) => break,
             }
         }
-        self.last = group.len();
         group
     }
 
     fn append_group(&self, group: Vec<Member>) {
-        {
-            use std::sync::atomic::*;
-            static N: AtomicU64 = AtomicU64::new(0);
-            static M: AtomicU64 = AtomicU64::new(0);
-            static H: [AtomicU64; 40] = [const { AtomicU64::new(0) }; 40];
-            let n = N.fetch_add(1, Ordering::Relaxed);
-            let m = M.fetch_add(group.len() as u64, Ordering::Relaxed);
-            H[group.len().min(39)].fetch_add(1, Ordering::Relaxed);
-            if n % 20000 == 19999 {
-                println!(
-                    "groups {n} avg {} {:?}",
-                    m as f64 / n as f64,
-                    H.iter().map(|h| h.load(Ordering::Relaxed)).collect::<Vec<_>>()
-                );
-            }
-        }
         let (appends, answers): (Vec<StreamAppend>, Vec<_>) =
             group.into_iter().map(|member| (member.append, member.answer)).unzip();
         let outcomes = append_each(&self.connection, &appends, self.patience);
@@ -299,68 +270,5 @@ mod tests {
         // The first request after the panic may still get into the queue that nobody reads.
         assert!(matches!(error.kind(), StoreErrorKind::HandleClosed | StoreErrorKind::Closed));
         writer.close().await;
-    }
-}
-#[cfg(test)]
-mod tmpbench {
-    use super::*;
-    use crate::{ExpectedVersion, NewEvent, Version};
-    #[test]
-    #[ignore]
-    fn tmpbench() {
-        let dir = tempfile::tempdir().unwrap();
-        let c = super::super::connection::open_writable(
-            &dir.path().join("a.db"),
-            true,
-            Duration::from_secs(1),
-        )
-        .unwrap();
-        super::super::connection::prepare_writer(
-            &c,
-            crate::Durability::Full,
-            Duration::from_secs(1),
-        )
-        .unwrap();
-        super::super::schema::migrate(&c, Duration::from_secs(1)).unwrap();
-        for round in 0..5 {
-            let appends: Vec<_> = (0..20000)
-                .map(|i| {
-                    StreamAppend::new(
-                        format!("s-{round}-{}", i / 10),
-                        ExpectedVersion::Exact(Version(i % 10)),
-                        [NewEvent::from_json(
-                            "ItemAdded",
-                            r#"{"sku":"A1","quantity":2,"note":"as usual, please"}"#,
-                        )
-                        .unwrap()],
-                    )
-                })
-                .collect();
-            let t = std::time::Instant::now();
-            for chunk in appends.chunks(32) {
-                for r in append_all(&c, chunk, Duration::from_secs(1)).unwrap() {
-                    r.unwrap();
-                }
-            }
-            println!("groups of 32: {:?} per append", t.elapsed() / 20000);
-            let t = std::time::Instant::now();
-            c.execute_batch("BEGIN IMMEDIATE").unwrap();
-            for i in 0..20000 {
-                let event = NewEvent::from_json(
-                    "ItemAdded",
-                    r#"{"sku":"A1","quantity":2,"note":"as usual, please"}"#,
-                )
-                .unwrap();
-                let stream = format!("b-{round}-{}", i / 10);
-                let version: Option<i64> = c
-                    .prepare_cached("SELECT max(version) FROM everfold_events WHERE stream_id = ?1")
-                    .unwrap()
-                    .query_row([&stream], |row| row.get(0))
-                    .unwrap();
-                c.prepare_cached("INSERT INTO everfold_events (stream_id, version, type, schema_version, data, metadata, id) VALUES (?1, ?2, ?3, 1, ?4, '{}', ?5)").unwrap().execute(rusqlite::params![stream, version.unwrap_or(0)+1, event.event_type(), event.data(), event.id().to_string()]).unwrap();
-            }
-            c.execute_batch("COMMIT").unwrap();
-            println!("bare one transaction: {:?} per append", t.elapsed() / 20000);
-        }
     }
 }

@@ -1,0 +1,14 @@
+//! What only the SQLite store has: one file that several handles and processes share, with one
+//! writer at a time. What both stores promise is in `tests/it`.
+#![cfg(feature = "sqlite")]
+
+mod closing;
+mod crash;
+mod files;
+mod fixture;
+mod groups;
+mod in_transaction;
+mod migrate;
+mod processes;
+mod read;
+mod speed;
