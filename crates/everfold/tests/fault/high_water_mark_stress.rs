@@ -35,6 +35,9 @@ async fn readers_up_to_the_mark_miss_nothing_behind_a_pooler_in_transaction_mode
     stress(&database, &pooler.url(database.name()), &load).await;
 }
 
+/// Some of the types that the load appends, and that of the last event.
+const SOME_TYPES: [&str; 3] = ["B", "S", "Happened"];
+
 /// Runs the load and all readers at `url`; looks at the outcome straight in the database.
 async fn stress(database: &TestDatabase, url: &str, load: &Load) {
     let mut seed = Seed::from_env_or_random();
@@ -44,6 +47,8 @@ async fn stress(database: &TestDatabase, url: &str, load: &Load) {
     let (end, last) = watch::channel(None);
     let by_mark = tokio::spawn(readers::by_mark(url.to_owned(), last.clone()));
     let by_read_all = tokio::spawn(readers::by_read_all(url.to_owned(), last.clone()));
+    let by_type = readers::by_follow_of_types(follower.clone(), &SOME_TYPES, last.clone());
+    let by_type = tokio::spawn(by_type);
     let by_follow = tokio::spawn(readers::by_follow(follower, last.clone()));
     let naive = tokio::spawn(readers::naive(url.to_owned(), last.clone()));
     let by_wait_set = tokio::spawn(readers::by_wait_set(direct.clone(), last));
@@ -71,6 +76,14 @@ async fn stress(database: &TestDatabase, url: &str, load: &Load) {
         println!("  {name}: {comparison}");
         assert!(comparison.is_exact(), "{name}: {comparison:?}");
     }
+    let some = format!(
+        "SELECT position FROM everfold.events WHERE type = ANY ('{{{}}}') ORDER BY position",
+        SOME_TYPES.join(",")
+    );
+    let some = session.numbers(&some).await;
+    let comparison = compare(&some, &readers::finish("some types", by_type).await);
+    println!("  Store::follow of some types ({} events): {comparison}", some.len());
+    assert!(comparison.is_exact(), "some types: {comparison:?}");
     let naive = compare(&stored, &readers::finish("naive", naive).await);
     println!("  naive: {naive}");
     assert!(!naive.missed.is_empty(), "the load proves nothing: the naive reader missed no event");

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use everfold::Store;
+use everfold::{ReadAll, Store};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -101,8 +101,21 @@ async fn after_last_event(
 }
 
 /// Ours in Rust: a follower.
-pub(crate) async fn by_follow(store: Store, mut last: LastPosition) -> Vec<i64> {
-    let mut events = store.follow().events();
+pub(crate) async fn by_follow(store: Store, last: LastPosition) -> Vec<i64> {
+    follow(store.follow(), last).await
+}
+
+/// Ours in Rust: a follower of some types only. The last event must be of one of them.
+pub(crate) async fn by_follow_of_types(
+    store: Store,
+    types: &'static [&'static str],
+    last: LastPosition,
+) -> Vec<i64> {
+    follow(store.follow().types(types.iter().copied()), last).await
+}
+
+async fn follow(read: ReadAll, mut last: LastPosition) -> Vec<i64> {
+    let mut events = read.events();
     let mut seen: Vec<i64> = Vec::new();
     while !has_reached(&last, seen.last().copied().unwrap_or(0)) {
         tokio::select! {
