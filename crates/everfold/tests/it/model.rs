@@ -100,7 +100,10 @@ impl Append {
             _ => ExpectedVersion::Any,
         };
         let mut events: Vec<NewEvent> = (0..=seed.below(4))
-            .map(|_| event(*seed.pick(&TYPES), json!({ "n": seed.below(1000) })))
+            .map(|_| {
+                let kind: &str = seed.pick::<&str>(&TYPES);
+                event(kind, json!({ "n": seed.below(1000) }))
+            })
             .collect();
         // Now and then a whole earlier append again, or one of its ids in something new.
         if !model.log.is_empty() && seed.chance(0.2) {
