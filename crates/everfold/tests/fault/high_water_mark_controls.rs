@@ -67,7 +67,8 @@ async fn mark_and_rows_in_one_statement_lose_an_event() {
     // The statement's snapshot is taken first; the append commits; only then the mark is read.
     let paused = "WITH paused AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared(42) AS done),
         mark AS MATERIALIZED (SELECT everfold.high_water_mark() AS mark FROM paused) SELECT mark";
-    let rows = "(SELECT string_agg(e.position::text, ',') FROM everfold.events e WHERE e.position <= mark)";
+    let rows = "(SELECT string_agg(e.position::text, ',') FROM everfold.events e
+        WHERE e.position <= mark)";
 
     for (one_statement, expected) in [(true, vec![1]), (false, vec![])] {
         let scene = Scene::new().await;
@@ -298,7 +299,8 @@ async fn position_drawn_before_its_insert_loses_an_event_and_is_refused() {
     // The number is drawn in one subtransaction or statement, the row is inserted in another, so
     // the announcement that covered the draw can be gone.
     let columns = "(position, stream_id, version, type, schema_version, data, metadata, id)";
-    let values = "nextval('everfold.events_position_seq'), 'slow', 1, 'Raw', 1, '{}'::jsonb, '{}'::jsonb, \
+    let values = "nextval('everfold.events_position_seq'), 'slow', 1, 'Raw', 1, \
+                  '{}'::jsonb, '{}'::jsonb, \
                   gen_random_uuid()";
     let scene = Scene::new().await;
     let named = format!(

@@ -204,7 +204,8 @@ impl Appender {
         let stream = format!("appender-{}-{}", self.number, self.seed.below(3));
         let call = match self.seed.below(4) {
             0 => format!(
-                "everfold.append('{stream}', NULL, ARRAY['A', 'B', 'C'], ARRAY['1', '2', '3']::jsonb[])"
+                "everfold.append('{stream}', NULL, ARRAY['A', 'B', 'C'], \
+                 ARRAY['1', '2', '3']::jsonb[])"
             ),
             1 => format!("everfold.append('{stream}', NULL, '[{{\"type\": \"J\", \"data\": 1}}]')"),
             2 => format!(

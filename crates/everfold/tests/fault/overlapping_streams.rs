@@ -155,7 +155,8 @@ async fn deadlocks_of(database: &TestDatabase, schema: &str) -> bool {
             "SELECT * FROM {schema}.append_group(ARRAY[{streams}], ARRAY[1, 2, 3],
                 ARRAY[NULL, NULL, NULL]::bigint[], ARRAY[1, 1, 1], ARRAY['A', 'A', 'A'],
                 ARRAY['1', '1', '1']::jsonb[], ARRAY['{{}}', '{{}}', '{{}}']::jsonb[],
-                ARRAY[gen_random_uuid(), gen_random_uuid(), gen_random_uuid()], ARRAY[1, 1, 1], true)"
+                ARRAY[gen_random_uuid(), gen_random_uuid(), gen_random_uuid()],
+                ARRAY[1, 1, 1], true)"
         )
     };
     let rounds = async |streams: &str| {

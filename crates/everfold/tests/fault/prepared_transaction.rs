@@ -48,7 +48,8 @@ async fn prepared_append_holds_the_mark_across_a_crash_until_it_is_settled() {
 
 /// Both the SQL function and the diagnosis say who holds the mark.
 async fn assert_named(database: &TestDatabase, session: &Session) {
-    let sql = "SELECT announced, pid, prepared, since IS NOT NULL FROM everfold.high_water_mark_holders()";
+    let sql = "SELECT announced, pid, prepared, since IS NOT NULL
+        FROM everfold.high_water_mark_holders()";
     let holders = session.rows(sql).await.unwrap();
     let expected = [Some("1"), None, Some("shop-1"), Some("t")].map(|part| part.map(str::to_owned));
     assert_eq!(holders, [expected]);

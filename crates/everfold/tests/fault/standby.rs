@@ -5,7 +5,8 @@
 //!
 //! Guaranteed: on a standby the mark is the one that the primary published; before one was
 //! published, reading says what to do; up to it, a reader on the standby misses nothing. Appends
-//! are refused there with an error of their own kind.
+//! are refused there with an error of their own kind. A checkpoint from the standby stays right
+//! when the standby is promoted.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::checker::compare;
 use crate::load::{self, Load};
-use crate::readers;
+use crate::readers::{self, Reader};
 use crate::session::{LIMIT, Session, event, open, open_with};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -74,6 +75,47 @@ async fn reader_on_a_standby_misses_nothing_up_to_the_published_mark() {
     let local = compare(&stored, &readers::finish("local mark", local).await);
     println!("  standby, mark worked out there: {local}");
     assert!(!local.missed.is_empty(), "the load proves nothing: a local mark missed no event");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reader_of_a_standby_misses_nothing_when_the_standby_is_promoted() {
+    let primary = Cluster::start(ClusterOptions::default()).unwrap();
+    let database = TestDatabase::create_on(&primary).await;
+    let store = open(&database.url()).await;
+    let standby = primary.standby().unwrap();
+    let url = standby.url(database.name());
+    let on_standby = Store::open(&url).await.unwrap();
+    for _ in 0..50 {
+        store.append("cart", ExpectedVersion::Any, [event("before")]).await.unwrap();
+    }
+    // In flight when the primary dies: its position is gone with it.
+    let open = Session::open(&database.url()).await;
+    open.run("BEGIN").await;
+    open.append("open").await;
+    let last = store.append("cart", ExpectedVersion::Any, [event("last")]).await.unwrap();
+    assert_eq!(store.publish_high_water_mark().await.unwrap().0, 50, "51 is in flight");
+    let mut reader = Reader::default();
+    let session = Session::open(&url).await;
+    eventually("everything arrives", LIMIT, async || {
+        session.positions().await.last() == Some(&(last.last_position.0 as i64))
+            && session.rows("SELECT FROM everfold.published_mark").await.unwrap().len() == 1
+    })
+    .await;
+    assert_eq!(reader.poll(&session).await, 50);
+
+    primary.crash().unwrap();
+    standby.promote().unwrap();
+    for _ in 0..20 {
+        let stored = on_standby.append("cart", ExpectedVersion::Exists, [event("after")]).await;
+        assert!(stored.unwrap().first_position > last.last_position);
+    }
+    let mark = reader.poll(&session).await;
+    let stored = session.positions().await;
+    assert_eq!(stored.last(), Some(&mark), "the mark is the new primary's own");
+    let comparison = compare(&stored, &reader.seen);
+    println!("{} events over a promotion: {comparison}", stored.len());
+    assert!(comparison.is_exact() && stored.len() == 71, "{comparison:?}");
+    Store::open(&url).await.expect("the start-up checks hold on the new primary");
 }
 
 /// Before a mark is published, every way to read by position says what to do.

@@ -4,8 +4,8 @@
 //! At risk: an append that announces a bound at or above its own position, so that the mark passes
 //! it in flight.
 //!
-//! Guaranteed: everfold reads sequences with `pg_sequence_last_value`, which takes the lock: what it
-//! announces is always below what it draws next. A unit test keeps `last_value` out of all our SQL.
+//! Guaranteed: everfold reads sequences with `pg_sequence_last_value`, which takes the lock: what
+//! it announces is always below what it draws next. A unit test keeps `last_value` out of our SQL.
 
 use std::time::Instant;
 
