@@ -56,7 +56,16 @@ impl StreamAppend {
         for (index, event) in self.events.iter().enumerate() {
             check_event(event, index + 1, limits)?;
         }
-        check_ids(&self.events)
+        let (bytes, max) = (self.bytes(), limits.append_bytes_max);
+        if bytes > max {
+            return Err(InvalidAppend::TooManyBytes { stream: self.stream.clone(), bytes, max });
+        }
+        check_ids(self.events.iter())
+    }
+
+    /// How much data it has.
+    pub(crate) fn bytes(&self) -> usize {
+        self.events.iter().map(|event| event.data.len()).sum()
     }
 }
 
@@ -172,12 +181,24 @@ fn unit_of(digits: &str) -> Option<u32> {
     u32::from_str_radix(digits.get(..4)?, 16).ok()
 }
 
-fn check_ids(events: &[NewEvent]) -> Result<(), InvalidAppend> {
-    if events.len() == 1 {
+/// No id may stand twice in one call.
+pub(crate) fn check_ids<'a>(
+    events: impl ExactSizeIterator<Item = &'a NewEvent>,
+) -> Result<(), InvalidAppend> {
+    if events.len() <= 1 {
         return Ok(());
     }
-    let mut seen = HashSet::with_capacity(events.len());
-    match events.iter().find(|event| !seen.insert(event.id)) {
+    find_twice(events)
+}
+
+/// The same over the members of a call.
+pub(crate) fn check_ids_of_all(appends: &[StreamAppend]) -> Result<(), InvalidAppend> {
+    find_twice(appends.iter().flat_map(|append| &append.events))
+}
+
+fn find_twice<'a>(mut events: impl Iterator<Item = &'a NewEvent>) -> Result<(), InvalidAppend> {
+    let mut seen = HashSet::new();
+    match events.find(|event| !seen.insert(event.id)) {
         Some(event) => Err(InvalidAppend::DuplicateId { id: event.id }),
         None => Ok(()),
     }

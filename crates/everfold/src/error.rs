@@ -112,6 +112,19 @@ pub enum InvalidAppend {
         /// How many are allowed.
         max: usize,
     },
+    /// More data than one append may have.
+    #[error(
+        "append to stream \"{stream}\" has {bytes} bytes of data, at most {max} are allowed; \
+         split it into several appends"
+    )]
+    TooManyBytes {
+        /// The stream.
+        stream: StreamId,
+        /// How many.
+        bytes: usize,
+        /// How many are allowed.
+        max: usize,
+    },
     /// A stream id that is empty or too long.
     #[error("stream id has {bytes} bytes, allowed are 1 to {max}")]
     StreamIdLength {

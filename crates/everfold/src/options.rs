@@ -1,5 +1,5 @@
-//! Everything that can be set on a store, with its default. Every loop, queue, batch and wait of
-//! the store has its bound here.
+//! Everything that can be set on a store, with its default. Every loop, batch, retry and wait of the
+//! store has its bound here; as many appends wait as there are callers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +22,8 @@ pub struct Limits {
     pub metadata_bytes_max: usize,
     /// Most events in one append: 1,000, at most 10,000.
     pub append_events_max: usize,
+    /// Most bytes of data in one append: 64 MiB, at most 256 MiB.
+    pub append_bytes_max: usize,
 }
 
 impl Default for Limits {
@@ -32,6 +34,7 @@ impl Default for Limits {
             data_bytes_max: 1024 * 1024,
             metadata_bytes_max: 64 * 1024,
             append_events_max: 1_000,
+            append_bytes_max: 64 * 1024 * 1024,
         }
     }
 }
@@ -85,13 +88,17 @@ pub struct StoreOptions {
     pub group_appends_max: usize,
     /// Most events in one group: 5,000.
     pub group_events_max: usize,
+    /// Most bytes of data in one group: 4 MiB (a larger append goes alone).
+    pub group_bytes_max: usize,
     /// Most groups under way at once, on PostgreSQL: 2.
     pub groups_max: usize,
-    /// How often an append is tried again, with the same event ids, after a transient failure: 5.
+    /// How often an append is tried again, with the same event ids, after a transient failure: 8,
+    /// which with the pauses between is about four seconds. (Each try may itself wait for a
+    /// connection or an answer as long as the timeouts below allow.)
     pub append_retries_max: u32,
-    /// First pause before such a retry; it doubles each time, with jitter: 20 ms.
+    /// First pause before such a retry; it doubles each time up to 64-fold, with jitter: 20 ms.
     pub retry_delay: Duration,
-    /// Most connections (PostgreSQL) or reading connections (SQLite): 8.
+    /// Most connections (PostgreSQL) or reading connections (SQLite): 8, at least 2.
     pub pool_size: usize,
     /// Longest wait for a connection: 10 s.
     pub connect_timeout: Duration,
@@ -127,8 +134,9 @@ impl Default for StoreOptions {
             group_append: true,
             group_appends_max: 256,
             group_events_max: 5_000,
+            group_bytes_max: 4 * 1024 * 1024,
             groups_max: 2,
-            append_retries_max: 5,
+            append_retries_max: 8,
             retry_delay: Duration::from_millis(20),
             pool_size: 8,
             connect_timeout: Duration::from_secs(10),
@@ -151,8 +159,8 @@ impl StoreOptions {
         let at_least_one = [
             ("group_appends_max", self.group_appends_max),
             ("group_events_max", self.group_events_max),
+            ("group_bytes_max", self.group_bytes_max),
             ("groups_max", self.groups_max),
-            ("pool_size", self.pool_size),
             ("page_events_max", self.page_events_max),
             ("page_bytes_max", self.page_bytes_max),
         ];
@@ -166,12 +174,24 @@ impl StoreOptions {
                 reason: "it must be more than nothing".to_owned(),
             });
         }
+        in_range("pool_size", self.pool_size, 2, 1 << 20)?;
+        let durations = [
+            ("poll_min", self.poll_min),
+            ("poll_max", self.poll_max),
+            ("connect_timeout", self.connect_timeout),
+            ("request_timeout", self.request_timeout),
+        ];
+        for (option, found) in durations {
+            let milliseconds = usize::try_from(found.as_millis()).unwrap_or(usize::MAX);
+            in_range(option, milliseconds, 1, 24 * 60 * 60 * 1000)?;
+        }
         let limits = &self.limits;
         in_range("limits.stream_id_bytes_max", limits.stream_id_bytes_max, 1, 512)?;
         in_range("limits.event_type_bytes_max", limits.event_type_bytes_max, 1, 256)?;
         in_range("limits.data_bytes_max", limits.data_bytes_max, 1, 16 * 1024 * 1024)?;
         in_range("limits.metadata_bytes_max", limits.metadata_bytes_max, 2, 1024 * 1024)?;
-        in_range("limits.append_events_max", limits.append_events_max, 1, 10_000)
+        in_range("limits.append_events_max", limits.append_events_max, 1, 10_000)?;
+        in_range("limits.append_bytes_max", limits.append_bytes_max, 1, 256 * 1024 * 1024)
     }
 }
 

@@ -54,8 +54,9 @@ impl fmt::Display for Version {
 macro_rules! as_stored {
     ($($name:ident),*) => {$(
         impl $name {
+            /// The stores keep no negative ones; whatever else somebody put there counts as none.
             pub(crate) fn from_stored(value: i64) -> Self {
-                Self(u64::try_from(value).expect("the store keeps no negative position or version"))
+                Self(u64::try_from(value).unwrap_or(0))
             }
 
             /// Numbers past the signed range do not exist in a store; the last one stands for them.

@@ -67,21 +67,32 @@ impl Upcasters {
         self
     }
 
+    /// What a type is called after all renames, one after the other. A circle ends somewhere.
+    fn name_today<'a>(&'a self, stored: &'a str) -> &'a str {
+        let mut name = stored;
+        for _ in 0..self.names.len() {
+            match self.names.get(name) {
+                Some(new) => name = new,
+                None => break,
+            }
+        }
+        name
+    }
+
     /// The names under which events of these types may be stored.
     pub(crate) fn stored_names(&self, types: &[String]) -> Vec<String> {
         let mut names: BTreeSet<&str> = types.iter().map(String::as_str).collect();
-        for (old, new) in &self.names {
-            if names.contains(new.as_str()) {
-                names.insert(old);
-            }
-        }
+        names.extend(self.names.keys().map(String::as_str).filter(|old| {
+            let today = self.name_today(old);
+            types.iter().any(|wanted| wanted == today)
+        }));
         names.into_iter().map(str::to_owned).collect()
     }
 
     /// Brings one event to today's shape.
     pub(crate) fn apply(&self, event: &mut RecordedEvent) -> Result<(), ReadError> {
-        if let Some(new) = self.names.get(&event.event_type) {
-            event.event_type.clone_from(new);
+        if self.names.contains_key(&event.event_type) {
+            event.event_type = self.name_today(&event.event_type).to_owned();
         }
         let Some(steps) = self.steps.get(&event.event_type) else { return Ok(()) };
         if !steps.contains_key(&event.schema_version) {

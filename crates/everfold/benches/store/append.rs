@@ -27,7 +27,7 @@ async fn measure(bench: &Bench, writers: usize, events: usize) -> anyhow::Result
     let store = database
         .store(|options| {
             options.group_append = false;
-            options.pool_size = writers;
+            options.pool_size = writers.max(2);
         })
         .await?;
     let ours = Arc::new(StoreAppend { store, events });

@@ -67,7 +67,7 @@ async fn measure(bench: &Bench, tasks: usize) -> anyhow::Result<(Comparison, Lat
     let alone = database
         .store(|options| {
             options.group_append = false;
-            options.pool_size = tasks;
+            options.pool_size = tasks.max(2);
         })
         .await?;
     let grouped = database.store(|_| ()).await?;

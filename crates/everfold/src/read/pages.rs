@@ -41,8 +41,33 @@ pub(super) struct AllSource {
     mark: Option<Position>,
 }
 
-/// The events of a page, and where to go on if there may be more.
-type Fetched = (Vec<RecordedEvent>, Option<Source>);
+/// What became of a page.
+struct Fetched {
+    events: Vec<RecordedEvent>,
+    /// Where to go on, if there may be more.
+    next: Option<Source>,
+    /// What ends the read behind these events.
+    failure: Option<ReadError>,
+}
+
+impl Fetched {
+    fn new(events: Vec<RecordedEvent>, next: Option<Source>) -> Self {
+        Fetched { events, next, failure: None }
+    }
+
+    /// Brings the events to today's shape. One that cannot be ends the read, behind those before it.
+    fn upcast(mut self, store: &Store) -> Self {
+        let upcasters = store.upcasters();
+        for index in 0..self.events.len() {
+            if let Err(failure) = upcasters.apply(&mut self.events[index]) {
+                self.events.truncate(index);
+                (self.next, self.failure) = (None, Some(failure));
+                break;
+            }
+        }
+        self
+    }
+}
 
 impl Source {
     pub(super) fn stream(
@@ -76,19 +101,18 @@ impl StreamSource {
     async fn next_page(mut self, store: &Store) -> Result<Fetched, ReadError> {
         let max = self.size.max(store);
         if max == 0 {
-            return Ok((Vec::new(), None));
+            return Ok(Fetched::new(Vec::new(), None));
         }
         let (stream, from, backward) = (self.stream.clone(), self.from, self.backward);
         let query = StreamPage { stream, from, backward, max };
-        let Page { mut events, more } = store.backend().read_stream(query).await?;
-        upcast(store, &mut events)?;
+        let Page { events, more } = store.backend().read_stream(query).await?;
         self.size.fetched(events.len(), max, more);
         self.from = events.last().filter(|_| more).and_then(|last| match backward {
             true => last.version.0.checked_sub(1).filter(|&version| version > 0).map(Version),
             false => Some(last.version.next()),
         });
         let goes_on = self.from.is_some();
-        Ok((events, goes_on.then_some(Source::Stream(self))))
+        Ok(Fetched::new(events, goes_on.then_some(Source::Stream(self))).upcast(store))
     }
 }
 
@@ -96,7 +120,7 @@ impl AllSource {
     async fn next_page(mut self, store: &Store) -> Result<Fetched, ReadError> {
         let max = self.size.max(store);
         if max == 0 {
-            return Ok((Vec::new(), None));
+            return Ok(Fetched::new(Vec::new(), None));
         }
         let up_to = match self.mark {
             Some(mark) => mark,
@@ -109,12 +133,13 @@ impl AllSource {
             Err(error) if self.follow && error.is_transient() => {
                 tracing::warn!(%error, "following could not read, trying again");
                 store.pause_before_retry().await;
-                return Ok((Vec::new(), Some(Source::All(self))));
+                // Whoever answers next may be another server, with a mark of its own.
+                self.mark = None;
+                return Ok(Fetched::new(Vec::new(), Some(Source::All(self))));
             }
             page => page?,
         };
-        let LogPage { mut events, read_to, dense } = page;
-        upcast(store, &mut events)?;
+        let LogPage { events, read_to, dense } = page;
         let more = read_to < up_to;
         self.size.fetched(
             events.len(),
@@ -123,7 +148,8 @@ impl AllSource {
         );
         (self.after, self.dense) = (read_to, dense);
         self.mark = more.then_some(up_to);
-        Ok((events, (more || self.follow).then_some(Source::All(self))))
+        let next = (more || self.follow).then_some(Source::All(self));
+        Ok(Fetched::new(events, next).upcast(store))
     }
 }
 
@@ -158,11 +184,6 @@ impl PageSize {
     }
 }
 
-fn upcast(store: &Store, events: &mut [RecordedEvent]) -> Result<(), ReadError> {
-    let upcasters = store.upcasters();
-    events.iter_mut().try_for_each(|event| upcasters.apply(event))
-}
-
 /// The running read: the page in hand and the one on its way.
 pub(super) struct Pages {
     store: Store,
@@ -170,12 +191,20 @@ pub(super) struct Pages {
     /// Where to go on, before the first page is asked for.
     next: Option<Source>,
     fetch: Option<Fetch>,
+    /// What ends the read behind the page in hand.
+    failure: Option<ReadError>,
 }
 
 impl Pages {
     /// Nothing is read before the first poll.
     pub(super) fn new(store: Store, source: Source) -> Self {
-        Pages { store, in_hand: Vec::new().into_iter(), next: Some(source), fetch: None }
+        Pages {
+            store,
+            in_hand: Vec::new().into_iter(),
+            next: Some(source),
+            fetch: None,
+            failure: None,
+        }
     }
 
     pub(super) fn poll_event(
@@ -187,15 +216,20 @@ impl Pages {
             if let Some(event) = self.in_hand.next() {
                 return Poll::Ready(Some(Ok(event)));
             }
-            let Some(fetch) = &mut self.fetch else { return Poll::Ready(None) };
+            let Some(fetch) = &mut self.fetch else {
+                return Poll::Ready(self.failure.take().map(Err));
+            };
             let fetched = ready!(Pin::new(&mut fetch.0).poll(context));
             self.fetch = None;
             match fetched {
-                Ok(Ok((events, next))) => {
+                Ok(Ok(Fetched { events, next, failure })) => {
                     self.in_hand = events.into_iter();
-                    self.next = next;
+                    (self.next, self.failure) = (next, failure);
                 }
                 Ok(Err(error)) => return Poll::Ready(Some(Err(error))),
+                Err(stopped) if stopped.is_panic() => {
+                    std::panic::resume_unwind(stopped.into_panic());
+                }
                 Err(_) => {
                     let error = StoreError::new(
                         StoreErrorKind::HandleClosed,

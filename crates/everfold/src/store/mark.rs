@@ -123,16 +123,13 @@ pub(crate) async fn keep_publishing(backend: Weak<dyn Backend>, every: Duration)
     }
 }
 
-/// Marks may step back for a moment (an append that started late announces an older bound);
-/// followers have read up to the earlier one already, so only rises count.
+/// Marks may step back: for a moment, when an append that started late announces an older bound; for
+/// good, when a server that lost its last commits takes over. The newest is what holds, so it is
+/// kept either way; followers wait until it is past where they are.
 fn moved(seen: &mut Seen, mark: Position) -> bool {
-    match seen {
-        Seen::Mark(known) if *known >= mark => false,
-        _ => {
-            *seen = Seen::Mark(mark);
-            true
-        }
-    }
+    let same = matches!(seen, Seen::Mark(known) if *known == mark);
+    *seen = Seen::Mark(mark);
+    !same
 }
 
 fn grown(pause: Duration, options: &StoreOptions) -> Duration {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 
-use crate::append::{Appended, StreamAppend};
+use crate::append::{Appended, StreamAppend, check_ids_of_all};
 use crate::diagnosis::Diagnosis;
 use crate::error::{AppendError, ImportError, MigrateError, OpenError, ReadError, StoreError};
 use crate::import::{ImportChunk, ImportProgress, ImportedChunk};
@@ -248,6 +248,7 @@ impl Store {
         for append in &appends {
             append.check(&self.0.options.limits)?;
         }
+        check_ids_of_all(&appends)?;
         if appends.is_empty() {
             return Ok(Vec::new());
         }

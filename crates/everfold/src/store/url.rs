@@ -81,7 +81,12 @@ fn refuse(url: &str, reason: &str) -> OpenError {
 /// The URL as it may be shown: `user:secret@` becomes `user:***@`, `password=…` likewise. Rather too
 /// much is hidden than too little: a password may hold any character, also where it should not.
 pub(crate) fn without_password(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return match url.split_once("password") {
+            Some((before, _)) => format!("{before}password***"),
+            None => url.to_owned(),
+        };
+    };
     let shown = match rest.rsplit_once('@') {
         Some((user, host)) => match user.split_once(':') {
             Some((user, _)) => format!("{user}:***@{host}"),
@@ -128,6 +133,7 @@ mod tests {
             ("postgres://u@h/db", "postgres://u@h/db"),
             ("postgres://h/db?password=s&user=u", "postgres://h/db?password=***&user=u"),
             ("mysql://u:p@h", "mysql://u:***@h"),
+            ("host=h password=secret", "host=h password***"),
             ("postgres://u:se/cr?et@h/db", "postgres://u:***@h/db"),
         ];
         for (url, shown) in cases {

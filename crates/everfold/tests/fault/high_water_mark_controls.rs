@@ -140,7 +140,6 @@ async fn locks_scanned_before_the_last_position_lose_an_event() {
     let decoded = "min(handed_out
                + ((l.objid::bigint - (handed_out & 4294967295) + 6442450944) % 4294967296 - 2147483648))";
     let visible = "    SELECT coalesce(max(e.position), 0) INTO visible FROM everfold.events e;\n";
-    let paused = |statement: &str| format!("    {PAUSE}\n{statement}");
     let late = format!("    {PAUSE}\n{handed_out}{visible}");
 
     let scene = Scene::new().await;
@@ -148,14 +147,14 @@ async fn locks_scanned_before_the_last_position_lose_an_event() {
     scene.observer.alter("locks_first", "high_water_mark", &wrong).await;
     assert_eq!(missed_when_paused("locks_first", scene).await, [1]);
 
-    // Ours, paused before each of its steps in turn.
+    // Ours, paused before, between and after its steps.
+    let before = |step: &'static str| (step, format!("    {PAUSE}\n{step}"));
+    let after = |step: &'static str| (step, format!("{step}    {PAUSE}\n"));
     let locks = "    SELECT min(handed_out\n";
-    for step in [handed_out, locks, visible, "    RETURN least(handed_out, announced, visible);\n"]
-    {
+    for (step, paused) in [before(handed_out), before(locks), before(visible), after(visible)] {
         let scene = Scene::new().await;
-        let pause = paused(step);
-        scene.observer.alter("paused", "high_water_mark", &[(step, pause.as_str())]).await;
-        assert_eq!(missed_when_paused("paused", scene).await, [] as [i64; 0], "before: {step}");
+        scene.observer.alter("paused", "high_water_mark", &[(step, paused.as_str())]).await;
+        assert_eq!(missed_when_paused("paused", scene).await, [] as [i64; 0], "{paused}");
     }
 }
 

@@ -85,9 +85,8 @@ async fn mark_from_before_a_crash_is_not_above_positions_handed_out_again() {
         let database = TestDatabase::create_on(&cluster).await;
         open(&database.url()).await.close().await;
         let session = Session::open(&database.url()).await;
-        let bound = "RETURN least(handed_out, announced, visible);";
-        let unbounded = "RETURN least(handed_out, announced);";
-        session.alter("unbounded", "high_water_mark", &[(bound, unbounded)]).await;
+        let bound = ("least(handed_out, announced, visible)", "least(handed_out, announced)");
+        session.alter("unbounded", "high_water_mark", &[bound]).await;
         let (mut ours, mut wrong) = (Reader::default(), Reader::default());
         assert_eq!(session.append("kept").await, 1);
 

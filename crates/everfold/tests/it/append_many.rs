@@ -11,6 +11,7 @@ on_every_store! {
     members_of_one_stream_are_appended_in_their_order,
     no_members_are_no_work,
     member_that_breaks_a_rule_refuses_the_whole,
+    id_in_two_members_refuses_the_whole,
     calls_with_overlapping_streams_do_not_deadlock,
 }
 
@@ -72,6 +73,19 @@ async fn member_that_breaks_a_rule_refuses_the_whole(fixture: Fixture) {
         ])
         .await;
     assert!(outcome.unwrap_err().to_string().contains("has no events"));
+    assert!(read_all(&store).await.is_empty());
+}
+
+async fn id_in_two_members_refuses_the_whole(fixture: Fixture) {
+    let store = fixture.store().await;
+    let event = counted([1]);
+    let outcome = store
+        .append_many([
+            StreamAppend::new("a", ExpectedVersion::Any, event.clone()),
+            StreamAppend::new("b", ExpectedVersion::Any, event),
+        ])
+        .await;
+    assert!(outcome.unwrap_err().to_string().contains("stands twice"));
     assert!(read_all(&store).await.is_empty());
 }
 

@@ -205,3 +205,32 @@ async fn append_many_answers_for_each_member() {
         assert!(error.message().contains(wanted), "{bad}: {error}");
     }
 }
+
+/// A writer may call the function behind group append; what does not fit together is refused.
+#[tokio::test]
+async fn group_arrays_that_do_not_fit_are_refused() {
+    let (fixture, store) = shop().await;
+    let client = fixture.database().connect().await;
+    let id = || everfold::Uuid::now_v7();
+    for (members, sizes) in [
+        ("{1,1,1}", "{2,-1,1}"),
+        ("{1}", "{0}"),
+        ("{1}", "{NULL}"),
+        ("{2}", "{1}"),
+        ("{0}", "{1}"),
+        ("{1}", "{1,1}"),
+    ] {
+        let sql = format!(
+            "SELECT * FROM everfold.append_group('{{a}}', '{members}', \
+             array_fill(NULL::bigint, ARRAY[cardinality('{members}'::int[])]), '{sizes}', '{{T,T}}', \
+             ARRAY['1','2']::jsonb[], ARRAY['{{}}','{{}}']::jsonb[], ARRAY['{}','{}']::uuid[], '{{1,1}}', \
+             true)",
+            id(),
+            id()
+        );
+        let error = client.simple_query(&sql).await.unwrap_err();
+        let error = error.as_db_error().unwrap();
+        assert_eq!(error.code().code(), "EF003", "{members} {sizes}: {error}");
+    }
+    assert!(crate::fixture::read_all(&store).await.is_empty());
+}

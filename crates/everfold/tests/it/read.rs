@@ -224,7 +224,7 @@ async fn read_ends_at_the_mark_of_its_start(fixture: Fixture) {
 async fn reading_survives_being_dropped_half_way(fixture: Fixture) {
     let store = fixture.store_with(|options| {
         options.page_events_max = 2;
-        options.pool_size = 1;
+        options.pool_size = 2;
     });
     let store = store.await;
     append(&store, "a", counted(0..50)).await;

@@ -109,7 +109,9 @@ async fn repeats_in_one_call_are_told_apart(fixture: Fixture) {
     let store = fixture.store().await;
     let known = counted([1]);
     let first = append(&store, "a", known.clone()).await;
-    let foreign = [known.clone(), counted([5])].concat();
+    let other = counted([4]);
+    append(&store, "d", other.clone()).await;
+    let foreign = [other, counted([5])].concat();
     let outcomes = store
         .append_many([
             StreamAppend::new("a", ExpectedVersion::NoStream, known),
@@ -121,5 +123,5 @@ async fn repeats_in_one_call_are_told_apart(fixture: Fixture) {
     assert_eq!(*outcomes[0].as_ref().unwrap(), first);
     assert_eq!(outcomes[1].as_ref().unwrap().version, Version(1));
     assert!(matches!(outcomes[2], Err(AppendError::IdConflict { .. })), "{outcomes:?}");
-    assert_eq!(read_all(&store).await.len(), 2);
+    assert_eq!(read_all(&store).await.len(), 3);
 }

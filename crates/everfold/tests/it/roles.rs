@@ -158,3 +158,34 @@ async fn planted_staging_table_is_refused() {
     drop(client);
     login.drop_role().await;
 }
+
+/// Anybody who can connect can take an advisory lock in our space. It may hold the mark, no more.
+#[tokio::test]
+async fn foreign_lock_in_our_space_only_holds_the_mark() {
+    let fixture = Fixture::postgres().await;
+    let store = fixture.store().await;
+    append(&store, "a", counted([1])).await;
+    let client = fixture.database().connect().await;
+    let lock = "SELECT pg_advisory_lock('everfold.events'::regclass::oid::int, -5)";
+    client.batch_execute(lock).await.unwrap();
+    assert_eq!(store.high_water_mark().await.unwrap().0, 0);
+    assert_eq!(store.diagnose().await.unwrap().holders.len(), 1);
+    drop(client);
+    let free = async || store.high_water_mark().await.unwrap().0 == 1;
+    everfold_testkit::eventually("the mark moves on", std::time::Duration::from_secs(30), free)
+        .await;
+}
+
+/// A time that no client can read would end every reader at that event, for ever.
+#[tokio::test]
+async fn import_of_an_infinite_time_is_refused() {
+    let fixture = Fixture::postgres().await;
+    drop(fixture.store().await);
+    let client = fixture.database().connect().await;
+    let sql = "BEGIN; SELECT everfold.stage_import(); \
+        INSERT INTO pg_temp.everfold_import VALUES \
+            (1, 'a', NULL, 'T', 1, '{}', '{}', gen_random_uuid(), 'infinity'); \
+        SELECT everfold.import_chunk('f', 0, 1, 1, '', false)";
+    let error = client.batch_execute(sql).await.unwrap_err();
+    assert_eq!(error.code().unwrap().code(), "EF003", "{error}");
+}

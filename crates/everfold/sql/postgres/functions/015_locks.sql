@@ -1,5 +1,7 @@
 -- The locks of an append, each in one place. All are transaction scoped. Their keys are pairs of
--- integers, the first the OID of something of ours, so that the spaces cannot meet.
+-- integers, the first the OID of a table of ours (an index's changes when it is rebuilt), so that the
+-- spaces cannot meet: `store` for the registry gate, `stream_snapshots` for streams, `events` for
+-- announcements.
 --
 -- They return true so that `done := everfold.announce()` calls them as a plain expression, which
 -- costs a fraction of PERFORM; the odd-looking IFs below are there for the same reason. They pin no
@@ -12,12 +14,12 @@ BEGIN
     IF pg_advisory_xact_lock_shared('everfold.store'::regclass::oid::int, 0) IS NULL THEN
     END IF;
     IF $2 THEN
-        IF pg_advisory_xact_lock('everfold.events_stream_version_key'::regclass::oid::int,
+        IF pg_advisory_xact_lock('everfold.stream_snapshots'::regclass::oid::int,
             hashtext($1)) IS NULL
         THEN
         END IF;
     ELSIF NOT pg_try_advisory_xact_lock(
-        'everfold.events_stream_version_key'::regclass::oid::int, hashtext($1))
+        'everfold.stream_snapshots'::regclass::oid::int, hashtext($1))
     THEN
         RAISE EXCEPTION 'another transaction is appending to stream "%"', $1
             USING ERRCODE = 'EF009', HINT = 'try again when it has ended, or wait for it';
@@ -38,13 +40,13 @@ BEGIN
     END IF;
     IF $2 THEN
         PERFORM pg_advisory_xact_lock(
-                    'everfold.events_stream_version_key'::regclass::oid::int, k.key)
+                    'everfold.stream_snapshots'::regclass::oid::int, k.key)
            FROM (SELECT DISTINCT hashtext(s) AS key FROM unnest($1) s ORDER BY 1) k;
         RETURN locked;
     END IF;
     FOR n IN 1 .. cardinality($1) LOOP
         locked[n] := pg_try_advisory_xact_lock(
-            'everfold.events_stream_version_key'::regclass::oid::int, hashtext($1[n]));
+            'everfold.stream_snapshots'::regclass::oid::int, hashtext($1[n]));
     END LOOP;
     RETURN locked;
 END $$;

@@ -38,6 +38,19 @@ BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         PERFORM everfold.refuse_append('', 0);
     END IF;
+    IF (1 <= ALL (member_sizes)) IS NOT TRUE OR (1 <= ALL (member_streams)) IS NOT TRUE
+        OR (cardinality(streams) >= ALL (member_streams)) IS NOT TRUE
+        OR cardinality(expected) IS DISTINCT FROM member_count
+        OR cardinality(member_sizes) IS DISTINCT FROM member_count
+        OR cardinality(types) IS DISTINCT FROM cardinality(ids)
+        OR cardinality(data) IS DISTINCT FROM cardinality(ids)
+        OR cardinality(metadata) IS DISTINCT FROM cardinality(ids)
+        OR cardinality(schema_versions) IS DISTINCT FROM cardinality(ids)
+        OR wait IS NULL
+    THEN
+        RAISE EXCEPTION 'append_group: the arrays do not fit together'
+            USING ERRCODE = 'EF003', HINT = 'use everfold.append_many';
+    END IF;
     outcomes := array_fill('stored'::text, ARRAY[member_count]);
     first_positions := array_fill(NULL::bigint, ARRAY[member_count]);
     last_positions := first_positions;
@@ -164,9 +177,7 @@ BEGIN
             PERFORM everfold.refuse_append(append ->> 'stream_id', 1);
         END IF;
         PERFORM everfold.check_json_events(append ->> 'stream_id', append -> 'events');
-        IF jsonb_array_length(append -> 'events') = 0 THEN
-            PERFORM everfold.refuse_append(append ->> 'stream_id', 0);
-        END IF;
+        PERFORM everfold.refuse_append(append ->> 'stream_id', jsonb_array_length(append -> 'events'));
         names := names || (append ->> 'stream_id');
         expecteds := expecteds || (append ->> 'expected_version')::bigint;
         sizes := sizes || jsonb_array_length(append -> 'events');

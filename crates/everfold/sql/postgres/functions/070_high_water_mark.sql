@@ -37,7 +37,8 @@ BEGIN
        AND l.classid = 'everfold.events'::regclass::oid
        AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database());
     SELECT coalesce(max(e.position), 0) INTO visible FROM everfold.events e;
-    RETURN least(handed_out, announced, visible);
+    -- A foreign lock in our space can only hold the mark, never make nonsense of it.
+    RETURN greatest(0, least(handed_out, announced, visible));
 END $$;
 
 -- Publishes the mark in a row, for standbys, and returns it. It never moves back: positions at or

@@ -13,6 +13,9 @@ BEGIN
             type text NOT NULL, schema_version integer NOT NULL, data jsonb NOT NULL,
             metadata jsonb NOT NULL, id uuid NOT NULL, recorded_at timestamptz
         ) ON COMMIT DELETE ROWS;
+        -- Not compressed, so that the limits on sizes see what they see in every append.
+        ALTER TABLE pg_temp.everfold_import ALTER data SET STORAGE EXTERNAL,
+            ALTER metadata SET STORAGE EXTERNAL;
         GRANT INSERT ON pg_temp.everfold_import TO PUBLIC;
     END IF;
 END $$;
@@ -73,6 +76,13 @@ BEGIN
     THEN
         RAISE EXCEPTION 'pg_temp.everfold_import is not the table that everfold.stage_import makes'
             USING ERRCODE = 'EF003', HINT = 'drop it and call everfold.stage_import';
+    END IF;
+    SELECT min(i.line) INTO bad_line FROM pg_temp.everfold_import i
+     WHERE NOT isfinite(i.recorded_at)
+        OR extract(epoch FROM i.recorded_at) NOT BETWEEN -62135596800 AND 253370764799;
+    IF bad_line IS NOT NULL THEN
+        RAISE EXCEPTION 'line %: recorded_at is not a time of the years 1 to 9998', bad_line
+            USING ERRCODE = 'EF003', DETAIL = jsonb_build_object('line', bad_line)::text;
     END IF;
     INSERT INTO everfold.imports AS i (name, lines, bytes, last_line_hash) VALUES ($1, 0, 0, '')
         ON CONFLICT ON CONSTRAINT imports_pkey DO NOTHING;

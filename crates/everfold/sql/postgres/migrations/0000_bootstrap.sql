@@ -13,6 +13,7 @@ CREATE TABLE IF NOT EXISTS everfold.store (
     singleton boolean NOT NULL DEFAULT true,
     id uuid NOT NULL DEFAULT gen_random_uuid(),
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    functions_revision integer NOT NULL DEFAULT 0,
     functions_hash text NOT NULL DEFAULT '',
     CONSTRAINT store_pkey PRIMARY KEY (singleton),
     CONSTRAINT store_one_row CHECK (singleton)

@@ -56,7 +56,8 @@ CREATE TABLE everfold.stream_snapshots (
     state_version integer NOT NULL,
     state jsonb NOT NULL,
     taken_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    CONSTRAINT stream_snapshots_pkey PRIMARY KEY (stream_id, name)
+    CONSTRAINT stream_snapshots_pkey PRIMARY KEY (stream_id, name),
+    CONSTRAINT stream_snapshots_versions_positive CHECK (version > 0 AND state_version > 0)
 ) WITH (fillfactor = 70);
 
 -- How far each import has come; moved in the transaction that stores the events.

@@ -88,6 +88,7 @@ impl Connections {
             named_statements: self.named_statements,
             request_timeout: self.request_timeout,
             tls: self.target.tls(),
+            pool: self.pool.clone(),
             broken: AtomicBool::new(false),
             _place: None,
         })
@@ -140,6 +141,7 @@ pub(super) struct Connection {
     named_statements: bool,
     request_timeout: Duration,
     tls: MakeRustlsConnect,
+    pool: Pool,
     broken: AtomicBool,
     /// Held by connections on which something may wait.
     _place: Option<OwnedSemaphorePermit>,
@@ -233,9 +235,11 @@ impl Connection {
         }
     }
 
-    /// Asks the server to stop what it does for nobody, and never uses the connection again.
+    /// Asks the server to stop what it does for nobody, and never uses the connection again; nor
+    /// those that lie idle, which may be as dead.
     pub(super) fn give_up(&self) {
         self.discard();
+        self.pool.retain(|_, _| false);
         let (cancel, tls) = (self.client().cancel_token(), self.tls.clone());
         // While a runtime shuts down there is none to ask with.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {

@@ -48,6 +48,7 @@ struct Queue {
     leaders: usize,
     /// Streams that a member waits for on a connection of its own, and the members behind it.
     held: HashMap<StreamId, Vec<Member>>,
+    closed: bool,
 }
 
 impl Group {
@@ -65,8 +66,9 @@ impl Group {
         })
     }
 
-    /// Waits until everything that was queued is done.
+    /// Takes no more, and waits until everything that was queued is done.
     pub(super) async fn finish(&self) {
+        self.0.lock().closed = true;
         self.0.tasks.close();
         self.0.tasks.wait().await;
     }
@@ -80,12 +82,14 @@ impl Shared {
     /// The members of the next group, or `None`, which ends the leader.
     fn take(&self) -> Option<Vec<Member>> {
         let mut queue = self.lock();
-        let mut events = 0;
+        let (mut events, mut bytes) = (0, 0);
         let mut taken = Vec::new();
         while let Some(member) = queue.waiting.front() {
             events += member.append.events.len();
+            bytes += member.append.bytes();
             let full = taken.len() >= self.options.group_appends_max
-                || events > self.options.group_events_max;
+                || events > self.options.group_events_max
+                || bytes > self.options.group_bytes_max;
             if full && !taken.is_empty() {
                 break;
             }
@@ -102,17 +106,48 @@ impl Shared {
 /// Queues a member, and starts a leader if there is a place for one.
 fn submit(shared: &Arc<Shared>, member: Member) {
     let mut queue = shared.lock();
+    if queue.closed {
+        let error = StoreError::new(StoreErrorKind::HandleClosed, "the store was closed");
+        drop(queue);
+        return drop(member.reply.send(Err(error.into())));
+    }
     queue.waiting.push_back(member);
     if queue.leaders < shared.options.groups_max {
         queue.leaders += 1;
-        shared.tasks.spawn(lead(Arc::clone(shared)));
+        drop(queue);
+        let leader = Leader { shared: Arc::clone(shared), leads: true };
+        shared.tasks.spawn(lead(leader));
     }
 }
 
-async fn lead(shared: Arc<Shared>) {
+/// A leader's place. One that ends before its time (its runtime shuts down) leaves the place, and
+/// the members that counted on it learn that nobody knows what became of them.
+struct Leader {
+    shared: Arc<Shared>,
+    leads: bool,
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        if self.leads {
+            let mut queue = self.shared.lock();
+            queue.leaders -= 1;
+            let left = match queue.leaders {
+                0 => std::mem::take(&mut queue.waiting),
+                _ => VecDeque::new(),
+            };
+            drop(queue);
+            drop(left);
+        }
+    }
+}
+
+async fn lead(mut leader: Leader) {
+    let shared = Arc::clone(&leader.shared);
     while let Some(members) = shared.take() {
         run(&shared, members).await;
     }
+    leader.leads = false;
 }
 
 async fn run(shared: &Arc<Shared>, members: Vec<Member>) {
@@ -137,9 +172,16 @@ async fn run(shared: &Arc<Shared>, members: Vec<Member>) {
             Err(error) => tracing::debug!(%error, "group append failed, appending one by one"),
         }
     }
-    for member in members {
+    let mut members = members.into_iter();
+    while let Some(member) = members.next() {
         let outcome = match append::append(&connection, &member.append, false).await {
             Err(AppendError::Store(error)) if error.code() == Some(STREAM_BUSY) => Outcome::Busy,
+            // The connection is gone for the others too.
+            Err(AppendError::Store(error)) if error.is_closed() => {
+                refuse_all(members.collect(), &error);
+                settle(shared, member, Outcome::Done(Err(error.into())));
+                return;
+            }
             outcome => Outcome::Done(outcome),
         };
         settle(shared, member, outcome);
@@ -157,22 +199,43 @@ fn settle(shared: &Arc<Shared>, member: Member, outcome: Outcome) {
 /// Takes a member of a busy stream out: the first waits for the stream, others wait for the first.
 fn wait_for_stream(shared: &Arc<Shared>, member: Member) {
     match shared.lock().held.entry(member.append.stream.clone()) {
-        Entry::Occupied(mut behind) => behind.get_mut().push(member),
+        Entry::Occupied(mut behind) => return behind.get_mut().push(member),
         Entry::Vacant(place) => {
             place.insert(Vec::new());
-            shared.tasks.spawn(append_waiting(Arc::clone(shared), member));
         }
+    }
+    let held = Held { shared: Arc::clone(shared), stream: member.append.stream.clone() };
+    shared.tasks.spawn(append_waiting(held, member));
+}
+
+/// The place of the first that waits for a stream. Should it end before its time, those behind it
+/// learn that nobody knows what became of them.
+struct Held {
+    shared: Arc<Shared>,
+    stream: StreamId,
+}
+
+impl Held {
+    fn release(&self) -> Vec<Member> {
+        self.shared.lock().held.remove(&self.stream).unwrap_or_default()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        drop(self.release());
     }
 }
 
 /// Appends a member alone, waiting for whoever holds its stream; then those behind it are queued
 /// again, or get its error if the connection was lost over the wait.
-async fn append_waiting(shared: Arc<Shared>, member: Member) {
+async fn append_waiting(held: Held, member: Member) {
+    let shared = Arc::clone(&held.shared);
     let result = match shared.connections.get_to_wait().await {
         Ok(connection) => append::append(&connection, &member.append, true).await,
         Err(error) => Err(error.into()),
     };
-    let behind = shared.lock().held.remove(&member.append.stream).unwrap_or_default();
+    let behind = held.release();
     match &result {
         Err(AppendError::Store(error)) if error.is_transient() => refuse_all(behind, error),
         _ => behind.into_iter().for_each(|member| submit(&shared, member)),

@@ -82,6 +82,8 @@ impl StagedImport for Staged {
 enum Failure {
     /// Some ids are known: look at each.
     Repeats,
+    /// The import is no longer where this chunk begins.
+    Moved,
     Transient(StoreError),
     Final(ImportError),
 }
@@ -105,6 +107,11 @@ async fn store(
             Ok(imported) => return Ok(imported),
             Err(Failure::Repeats) if !careful => careful = true,
             Err(Failure::Repeats) => return Err(under_way(chunk)),
+            // An earlier try of ours whose answer was lost, or somebody else.
+            Err(Failure::Moved) if was_stored(connections, chunk).await => {
+                return Ok(ImportedChunk { stored: chunk.lines.len() as u64, repeated: 0 });
+            }
+            Err(Failure::Moved) => return Err(under_way(chunk)),
             Err(Failure::Final(error)) => return Err(error),
             Err(Failure::Transient(error)) if tries < options.append_retries_max => {
                 tracing::debug!(%error, "import chunk failed, trying again");
@@ -150,7 +157,8 @@ async fn try_import(
     let imported = import(&connection, chunk, careful).await;
     let end = if imported.is_ok() { "COMMIT" } else { "ROLLBACK" };
     let ended = connection.batch(end).await;
-    if ended.is_ok() {
+    // After a request that was given up, its cancellation may still be on the way to this session.
+    if ended.is_ok() && !matches!(imported, Err(Failure::Transient(_))) {
         connection.keep();
     }
     match (imported, ended) {
@@ -220,8 +228,8 @@ fn classify(error: QueryError, chunk: &ImportChunk) -> Failure {
     let line = detail_line(database.detail()).or_else(|| copy_line(database.where_(), chunk));
     match (database.code().code(), line) {
         _ if database.constraint() == Some("events_id_key") => Failure::Repeats,
-        (code::IMPORT_UNDER_WAY, _) => Failure::Final(under_way(chunk)),
-        (code::ID_CONFLICT | code::VERSION_CONFLICT, Some(line)) => {
+        (code::IMPORT_UNDER_WAY, _) => Failure::Moved,
+        (code::ID_CONFLICT | code::VERSION_CONFLICT | code::INVALID, Some(line)) => {
             let said = database.message();
             let message = said.split_once(": ").map_or(said, |(_, message)| message).to_owned();
             let message = match database.hint() {

@@ -5,6 +5,7 @@
 //! text has changed, under the registry gate, so that no append is half-way through when its
 //! function changes. Waiting for the gate holds appends up, so it is tried for a moment at a time.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -60,6 +61,14 @@ const EXPECTED: &str = sql_file!("schema.txt");
 /// integers that appends lock.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(7310868735420886387)";
 
+/// A paused process must not keep others from the schema, or appends from their gate, for ever.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
+    SET LOCAL idle_in_transaction_session_timeout = '10s'";
+
+/// Raised with every release that changes the functions, so that an older process that is started
+/// late does not put its own back.
+const FUNCTIONS_REVISION: u32 = 1;
+
 /// How long one try for the registry gate may hold appends up, and how often it is tried.
 const GATE_TIMEOUT: &str = "SET LOCAL lock_timeout = '100ms'";
 const GATE_TRIES: u32 = 60;
@@ -85,10 +94,7 @@ pub(crate) fn sql() -> String {
         sql.push_str(&record(migration));
     }
     FUNCTIONS.iter().for_each(|function| sql.push_str(function));
-    sql.push_str(&format!(
-        "UPDATE everfold.store SET functions_hash = '{}';\nCOMMIT;\n",
-        functions_hash()
-    ));
+    sql.push_str(&format!("{};\nCOMMIT;\n", recorded_functions(&functions_hash())));
     sql
 }
 
@@ -100,7 +106,7 @@ fn record(migration: &Migration) -> String {
 /// Brings the schema to this version.
 pub(crate) async fn apply(url: &str) -> Result<AppliedSchema, MigrateError> {
     let session = Session::open(url).await?;
-    session.run(&format!("BEGIN; {LOCK}; {BOOTSTRAP}; COMMIT")).await?;
+    session.run(&format!("{BEGIN}; {LOCK}; {BOOTSTRAP}; COMMIT")).await?;
     let mut migrations = Vec::new();
     for migration in &MIGRATIONS {
         if session.migrate(migration).await? {
@@ -122,9 +128,21 @@ pub(crate) async fn drift(url: &str) -> Result<Vec<String>, MigrateError> {
 
 /// The same over a connection of a store.
 pub(super) async fn drift_of(connection: &Connection) -> Result<Vec<String>, StoreError> {
-    let rows = connection.query(DESCRIBE, &[]).await?;
-    let found: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
-    Ok(differences(&found))
+    let described = first_column(connection.client(), &describe_pinned()).await;
+    Ok(differences(&described.map_err(store_error)?))
+}
+
+/// The description with names as they are under a search_path that finds none of ours, whatever
+/// the session's own is, and whether or not a transaction is open.
+fn describe_pinned() -> String {
+    format!("SET LOCAL search_path = pg_catalog; {DESCRIBE}")
+}
+
+fn recorded_functions(hash: &str) -> String {
+    format!(
+        "UPDATE everfold.store SET functions_hash = '{hash}', \
+         functions_revision = {FUNCTIONS_REVISION}"
+    )
 }
 
 fn differences(found: &[String]) -> Vec<String> {
@@ -135,10 +153,10 @@ fn differences(found: &[String]) -> Vec<String> {
     missing.chain(unexpected).collect()
 }
 
-/// Whether a difference is one that replacing the functions mends.
+/// Whether a difference is one that replacing the functions mends. Functions that somebody put
+/// beside ours are theirs.
 fn is_about_functions(difference: &str) -> bool {
-    let line = &difference[2..];
-    line.starts_with("function ") || line.starts_with("public may ")
+    difference.starts_with("- function ") || difference.starts_with("+ public may ")
 }
 
 /// Refuses a database without the schema or with another revision of it.
@@ -156,9 +174,9 @@ fn compare(found: i32) -> Result<(), MigrateError> {
     let (found, known) = (found.unsigned_abs(), known_revision());
     match found.cmp(&known) {
         _ if found == 0 => Err(MigrateError::Missing),
-        std::cmp::Ordering::Less => Err(MigrateError::Older { found, needed: known }),
-        std::cmp::Ordering::Greater => Err(MigrateError::Newer { found, known }),
-        std::cmp::Ordering::Equal => Ok(()),
+        Ordering::Less => Err(MigrateError::Older { found, needed: known }),
+        Ordering::Greater => Err(MigrateError::Newer { found, known }),
+        Ordering::Equal => Ok(()),
     }
 }
 
@@ -203,16 +221,7 @@ impl Session {
 
     /// The first column of the first row, asked without preparing a statement.
     async fn value(&self, sql: &str) -> Result<Option<String>, tokio_postgres::Error> {
-        Ok(self.column(sql).await?.into_iter().next())
-    }
-
-    async fn column(&self, sql: &str) -> Result<Vec<String>, tokio_postgres::Error> {
-        let messages = self.client.simple_query(sql).await?;
-        let values = messages.into_iter().filter_map(|message| match message {
-            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
-            _ => None,
-        });
-        Ok(values.collect())
+        Ok(first_column(&self.client, sql).await?.into_iter().next())
     }
 
     async fn revision(&self) -> Result<i32, MigrateError> {
@@ -231,7 +240,7 @@ impl Session {
     /// Runs a migration unless it has run; true if it did so now.
     async fn migrate(&self, migration: &Migration) -> Result<bool, MigrateError> {
         let failed = |source| MigrateError::Failed { revision: migration.revision, source };
-        self.run(&format!("BEGIN; {LOCK}")).await?;
+        self.run(&format!("{BEGIN}; {LOCK}")).await?;
         let found = self.revision().await?.unsigned_abs();
         if found > known_revision() {
             self.run("ROLLBACK").await?;
@@ -250,22 +259,19 @@ impl Session {
     /// did so now.
     async fn replace_functions(&self) -> Result<bool, MigrateError> {
         let hash = functions_hash();
-        for attempt in 1..=GATE_TRIES {
-            self.run(&format!("BEGIN; {LOCK}; {GATE_TIMEOUT}")).await?;
-            let known = self.value("SELECT functions_hash FROM everfold.store").await;
-            let same_version = known.map_err(store_error)?.as_deref() == Some(hash.as_str());
-            let drift = differences(&self.describe().await?);
-            if same_version && !drift.iter().any(|line| is_about_functions(line)) {
+        for _ in 0..GATE_TRIES {
+            self.run(&format!("{BEGIN}; {LOCK}; {GATE_TIMEOUT}")).await?;
+            if !self.functions_are_to_be_replaced(&hash).await? {
                 self.run("COMMIT").await?;
                 return Ok(false);
             }
             let gate = "SELECT pg_advisory_xact_lock('everfold.store'::regclass::oid::int, 0)";
             let functions = FUNCTIONS.concat();
-            let done = format!("UPDATE everfold.store SET functions_hash = '{hash}'");
+            let done = recorded_functions(&hash);
             let replaced = self.run(&format!("{gate};\n{functions}\n;{done}; COMMIT")).await;
             match replaced {
                 Ok(()) => return Ok(true),
-                Err(error) if error.kind() == StoreErrorKind::Busy && attempt < GATE_TRIES => {
+                Err(error) if error.kind() == StoreErrorKind::Busy => {
                     tokio::time::sleep(jitter(GATE_PAUSE)).await;
                 }
                 Err(error) => return Err(error.into()),
@@ -276,9 +282,36 @@ impl Session {
         Err(StoreError::new(StoreErrorKind::Busy, message).into())
     }
 
-    async fn describe(&self) -> Result<Vec<String>, StoreError> {
-        self.column(DESCRIBE).await.map_err(store_error)
+    /// Ours are put in place of older ones, of others of the same revision, and of any that were
+    /// changed by hand; newer ones are left to the version that brought them.
+    async fn functions_are_to_be_replaced(&self, hash: &str) -> Result<bool, StoreError> {
+        let column = "SELECT functions_revision || ' ' || functions_hash FROM everfold.store";
+        let known = self.value(column).await.map_err(store_error)?.unwrap_or_default();
+        let (revision, known_hash) = known.split_once(' ').unwrap_or(("0", ""));
+        match revision.parse::<u32>().unwrap_or(0).cmp(&FUNCTIONS_REVISION) {
+            Ordering::Greater => Ok(false),
+            Ordering::Less => Ok(true),
+            Ordering::Equal if known_hash != hash => Ok(true),
+            Ordering::Equal => {
+                let drift = differences(&self.describe().await?);
+                Ok(drift.iter().any(|line| is_about_functions(line)))
+            }
+        }
     }
+
+    async fn describe(&self) -> Result<Vec<String>, StoreError> {
+        first_column(&self.client, &describe_pinned()).await.map_err(store_error)
+    }
+}
+
+/// The first column of all rows, asked without preparing a statement.
+async fn first_column(client: &Client, sql: &str) -> Result<Vec<String>, tokio_postgres::Error> {
+    let messages = client.simple_query(sql).await?;
+    let values = messages.into_iter().filter_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    });
+    Ok(values.collect())
 }
 
 fn is_missing(error: &tokio_postgres::Error) -> bool {

@@ -1,7 +1,9 @@
 //! Where a store is: the driver's part of the URL, and ours.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::{Client, Config, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -54,6 +56,8 @@ impl Target {
         if config.get_application_name().is_none() {
             config.application_name("everfold");
         }
+        notice_dead_connections(&mut config, &rest);
+        refuse_several_servers(&config)?;
         let tls = encryption.connector(root_file.as_deref())?;
         Ok(Target { config, tls, place: place(base), pooler })
     }
@@ -81,6 +85,32 @@ impl Target {
     /// What the URL says about a pooler, if anything.
     pub(super) fn pooler(&self) -> Option<Pooler> {
         self.pooler
+    }
+}
+
+/// A firewall can drop a connection without a word. Unless the URL says otherwise, the kernel finds
+/// out within half a minute.
+fn notice_dead_connections(config: &mut Config, given: &[&str]) {
+    let is_given = |name: &str| given.iter().any(|parameter| parameter.starts_with(name));
+    if !is_given("keepalives") {
+        config.keepalives_idle(Duration::from_secs(15));
+        config.keepalives_interval(Duration::from_secs(5));
+        config.keepalives_retries(3);
+    }
+    if !is_given("tcp_user_timeout") {
+        config.tcp_user_timeout(Duration::from_secs(30));
+    }
+}
+
+/// A mark that is read on one server says nothing about another one that is behind it.
+fn refuse_several_servers(config: &Config) -> Result<(), String> {
+    let one = config.get_hosts().len().max(config.get_hostaddrs().len()) <= 1;
+    let primary = config.get_target_session_attrs() == TargetSessionAttrs::ReadWrite;
+    match one || primary {
+        true => Ok(()),
+        false => Err("it names several servers, of which some may be behind; add \
+                      target_session_attrs=read-write to use the primary"
+            .to_owned()),
     }
 }
 
@@ -118,6 +148,7 @@ mod tests {
             ("sslmode=sometimes", "verify-full"),
             ("sslmode=verify-full&sslrootcert=/nowhere.pem", "/nowhere.pem cannot be read"),
             ("colour=blue", "colour"),
+            ("host=other", "target_session_attrs=read-write"),
         ] {
             let url = format!("postgres://h/db?{parameters}");
             let Err(error) = Target::parse(&url) else { panic!("{url} is taken") };

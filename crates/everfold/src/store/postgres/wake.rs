@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures::future::poll_fn;
 use tokio::sync::Notify;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{AsyncMessage, Client};
 use tokio_util::sync::CancellationToken;
 
@@ -92,6 +93,9 @@ async fn keep_listening(target: &Target, shared: &Arc<Shared>) {
     loop {
         if let Err(error) = listen(target, shared).await {
             tracing::debug!(%error, "wake-ups are off, polling finds new events");
+            if error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
+                return; // a standby has no LISTEN
+            }
         }
         tokio::time::sleep(jitter(RECONNECT)).await;
     }
