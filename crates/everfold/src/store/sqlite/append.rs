@@ -303,5 +303,5 @@ fn id_twice(append: &StreamAppend) -> AppendError {
 
 /// The error of a whole group as that of one of its members.
 pub(super) fn for_member(error: &StoreError) -> AppendError {
-    super::error::copy(error).into()
+    error.duplicate().into()
 }

@@ -78,15 +78,6 @@ pub(super) fn append_in_error(error: rusqlite::Error) -> AppendError {
     with_origin(StoreError::new(StoreErrorKind::Busy, message), error).into()
 }
 
-/// The same error for one more of those whom it concerns.
-pub(super) fn copy(error: &StoreError) -> StoreError {
-    let copy = StoreError::new(error.kind(), error.to_string());
-    match error.code() {
-        Some(code) => copy.with_code(code),
-        None => copy,
-    }
-}
-
 /// The name of the constraint of the table `everfold_events` that refused a row.
 pub(super) fn constraint(error: &rusqlite::Error) -> Option<&str> {
     let rusqlite::Error::SqliteFailure(_, Some(message)) = error else {

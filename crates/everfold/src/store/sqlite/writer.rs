@@ -21,7 +21,6 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::append::{append_one, for_member};
 use super::connection::in_transaction;
-use super::error::copy;
 use crate::append::{Appended, StreamAppend};
 use crate::error::{AppendError, StoreError, StoreErrorKind};
 use crate::options::StoreOptions;
@@ -240,7 +239,7 @@ pub(super) fn append_all(
             if let Err(AppendError::Store(error)) = &outcome {
                 // Not this member's fault alone if SQLite gave up the whole transaction for it.
                 if connection.is_autocommit() {
-                    return Err(copy(error));
+                    return Err(error.duplicate());
                 }
             }
             outcomes.push(outcome);
