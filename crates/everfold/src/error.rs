@@ -324,7 +324,9 @@ pub enum MigrateError {
 #[non_exhaustive]
 pub enum ImportError {
     /// A line cannot be imported.
-    #[error("line {line}: {message}; lines before it are stored, mend it and run the import again")]
+    #[error(
+        "line {line}: {message}; mend it and run the import again, it goes on behind what is stored"
+    )]
     Line {
         /// Which line, from 1.
         line: u64,

@@ -122,8 +122,9 @@ impl Store {
     /// `progress` is called after every transaction.
     ///
     /// # Errors
-    /// [`ImportError::Line`] names the first line that cannot be stored; what stands before it is
-    /// committed.
+    /// [`ImportError::Line`] names the first line that cannot be stored. Lines before it stay
+    /// committed: all of them if it cannot be read as an event, those of earlier transactions if the
+    /// database refuses it (an id or a version that is taken).
     pub async fn import(
         &self,
         name: &str,

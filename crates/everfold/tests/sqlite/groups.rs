@@ -72,19 +72,6 @@ async fn members_of_a_group_do_not_harm_each_other() {
 }
 
 #[tokio::test]
-async fn members_of_append_many_do_not_harm_each_other() {
-    let place = Place::new();
-    let store = place.open().await;
-    let stored = event();
-    store.append("old", ExpectedVersion::NoStream, [stored.clone()]).await.unwrap();
-    let appends = members(&stored)
-        .into_iter()
-        .map(|(stream, expected, events)| StreamAppend::new(stream, expected, events));
-    let outcomes = store.append_many(appends).await.unwrap();
-    check(&store, outcomes).await;
-}
-
-#[tokio::test]
 async fn of_many_racing_appends_one_succeeds_and_the_others_report_the_version() {
     let place = Place::new();
     let store = place.open().await;

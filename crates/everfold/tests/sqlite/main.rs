@@ -11,4 +11,3 @@ mod in_transaction;
 mod migrate;
 mod processes;
 mod read;
-mod speed;

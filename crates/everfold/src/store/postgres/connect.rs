@@ -229,17 +229,21 @@ impl Connection {
                 Err(QueryError::Driver(error))
             }
             Err(_) => {
-                self.give_up();
+                self.unanswered();
                 Err(QueryError::NoAnswer(self.request_timeout))
             }
         }
     }
 
-    /// Asks the server to stop what it does for nobody, and never uses the connection again; nor
-    /// those that lie idle, which may be as dead.
+    /// The server did not answer: those connections that lie idle may be as dead as this one.
+    pub(super) fn unanswered(&self) {
+        self.pool.retain(|_, _| false);
+        self.give_up();
+    }
+
+    /// Asks the server to stop what it does for nobody, and never uses the connection again.
     pub(super) fn give_up(&self) {
         self.discard();
-        self.pool.retain(|_, _| false);
         let (cancel, tls) = (self.client().cancel_token(), self.tls.clone());
         // While a runtime shuts down there is none to ask with.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {

@@ -58,6 +58,10 @@ impl Group {
     }
 
     pub(super) async fn append(&self, append: StreamAppend) -> Reply {
+        if self.0.lock().closed {
+            let error = StoreError::new(StoreErrorKind::HandleClosed, "the store was closed");
+            return Err(error.into());
+        }
         let (reply, result) = oneshot::channel();
         submit(&self.0, Member { append, reply });
         result.await.unwrap_or_else(|_| {
@@ -106,11 +110,6 @@ impl Shared {
 /// Queues a member, and starts a leader if there is a place for one.
 fn submit(shared: &Arc<Shared>, member: Member) {
     let mut queue = shared.lock();
-    if queue.closed {
-        let error = StoreError::new(StoreErrorKind::HandleClosed, "the store was closed");
-        drop(queue);
-        return drop(member.reply.send(Err(error.into())));
-    }
     queue.waiting.push_back(member);
     if queue.leaders < shared.options.groups_max {
         queue.leaders += 1;

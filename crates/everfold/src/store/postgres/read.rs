@@ -92,7 +92,7 @@ async fn read_page(
     match tokio::time::timeout(options.request_timeout, reading).await {
         Ok(page) => page,
         Err(_) => {
-            connection.give_up();
+            connection.unanswered();
             let message =
                 format!("the server did not send a page within {:?}", options.request_timeout);
             Err(StoreError::new(StoreErrorKind::Closed, message))
