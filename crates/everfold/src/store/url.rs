@@ -158,7 +158,9 @@ mod tests {
             ("sqlite:/a", "/a"),
         ] {
             let found = StoreUrl::parse(url).unwrap();
-            assert!(matches!(found, StoreUrl::Sqlite(found) if found == path));
+            assert!(
+                matches!(found, StoreUrl::Sqlite(found) if found == std::path::Path::new(path))
+            );
         }
     }
 }

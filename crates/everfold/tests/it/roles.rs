@@ -123,20 +123,88 @@ async fn callers_search_path_does_not_reach_into_the_functions() {
     let fixture = Fixture::postgres().await;
     drop(fixture.store().await);
     let client = fixture.database().connect().await;
-    client
-        .batch_execute(
-            "CREATE SCHEMA trap;
-             CREATE FUNCTION trap.hashtext(text) RETURNS integer LANGUAGE plpgsql AS
-                 $$ BEGIN RAISE EXCEPTION 'trapped'; END $$;
-             CREATE FUNCTION trap.trapped(bigint, bigint) RETURNS boolean LANGUAGE plpgsql AS
-                 $$ BEGIN RAISE EXCEPTION 'trapped'; END $$;
-             CREATE OPERATOR trap.<> (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = trap.trapped);
-             SET search_path = trap, pg_catalog, public;",
-        )
-        .await
-        .unwrap();
-    let append = "SELECT version FROM everfold.append('a', 0, '[{\"type\":\"T\",\"data\":1}]')";
-    assert_eq!(client.query_one(append, &[]).await.unwrap().get::<_, i64>(0), 1);
+    client.batch_execute(&traps()).await.unwrap();
+    let events = r#"[{"type":"T","data":1},{"type":"U","data":{}}]"#;
+    let array = "ARRAY['T','U']::pg_catalog.text[], ARRAY['1','2']::pg_catalog.jsonb[]";
+    for (call, version) in [
+        (format!("everfold.append('a', 0, '{events}')"), 2),
+        (format!("everfold.append('a', 2, {array})"), 4),
+        ("everfold.append_event('a', 4, 'T', '1')".to_owned(), 5),
+        ("everfold.append_event('a', NULL, 'T', '1', wait => false)".to_owned(), 6),
+    ] {
+        let sql = format!("SELECT version FROM {call}");
+        let row =
+            client.query_one(&sql, &[]).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+        assert_eq!(row.get::<_, i64>(0), version, "{call}");
+    }
+    let many = r#"[{"stream_id":"b","expected_version":0,"events":[{"type":"T","data":1}]}]"#;
+    for sql in [
+        format!("SELECT everfold.append_many('{many}')"),
+        "SELECT everfold.high_water_mark()".to_owned(),
+        "SELECT everfold.publish_high_water_mark()".to_owned(),
+        "SELECT everfold.startup_checks()".to_owned(),
+        "SELECT everfold.read_all()".to_owned(),
+        "SELECT everfold.high_water_mark_holders()".to_owned(),
+        "SELECT everfold.import_progress('x')".to_owned(),
+        "SELECT everfold.save_stream_snapshot('a', 'n', 1, 1, '{}')".to_owned(),
+        "BEGIN; SELECT everfold.stage_import(); \
+         SELECT everfold.import_chunk('x', 0, 1, 1, '', true); ROLLBACK"
+            .to_owned(),
+    ] {
+        client.batch_execute(&sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    }
+    // The traps do catch what does not say its schema.
+    let caught = client.batch_execute("SELECT 1::bigint <> 2::bigint").await.unwrap_err();
+    assert!(caught.as_db_error().unwrap().message().contains("trapped"), "{caught}");
+    let error = client.batch_execute("SELECT everfold.append_event('a', 1, 'T', '1')").await;
+    assert_eq!(error.unwrap_err().code().unwrap().code(), "EF001");
+}
+
+/// A schema before pg_catalog with operators, functions and types of its own that raise an error.
+fn traps() -> String {
+    let mut sql = String::from(
+        "CREATE SCHEMA trap;
+         CREATE DOMAIN trap.uuid AS integer; CREATE DOMAIN trap.jsonb AS integer;
+         CREATE DOMAIN trap.text AS integer; CREATE DOMAIN trap.regclass AS integer;
+         CREATE DOMAIN trap.oid AS integer;",
+    );
+    let types =
+        ["bigint", "integer", "pg_catalog.text", "boolean", "pg_catalog.uuid", "pg_catalog.jsonb"];
+    let mut pairs: Vec<(&str, &str)> = types.iter().map(|&kind| (kind, kind)).collect();
+    pairs.extend([("bigint", "integer"), ("integer", "bigint")]);
+    for (n, (left, right)) in pairs.into_iter().enumerate() {
+        sql.push_str(&format!(
+            "CREATE FUNCTION trap.trapped_{n}({left}, {right}) RETURNS boolean LANGUAGE plpgsql AS
+                 $$ BEGIN RAISE EXCEPTION 'trapped'; END $$;"
+        ));
+        for operator in ["=", "<>", "<", ">", "<=", ">=", "+", "-", "&", "||"] {
+            sql.push_str(&format!(
+                "CREATE OPERATOR trap.{operator}
+                     (LEFTARG = {left}, RIGHTARG = {right}, FUNCTION = trap.trapped_{n});"
+            ));
+        }
+    }
+    for function in [
+        "hashtext(pg_catalog.text)",
+        "octet_length(pg_catalog.text)",
+        "current_setting(pg_catalog.text)",
+        "cardinality(anyarray)",
+        "array_position(anycompatiblearray, anycompatible)",
+        "pg_advisory_xact_lock(integer, integer)",
+        "pg_advisory_xact_lock_shared(integer, integer)",
+        "pg_try_advisory_xact_lock(integer, integer)",
+        "pg_sequence_last_value(pg_catalog.regclass)",
+        "unnest(anyarray)",
+        "generate_series(integer, integer)",
+        "clock_timestamp()",
+    ] {
+        sql.push_str(&format!(
+            "CREATE FUNCTION trap.{function} RETURNS integer LANGUAGE plpgsql AS
+                 $$ BEGIN RAISE EXCEPTION 'trapped'; END $$;"
+        ));
+    }
+    sql.push_str("SET search_path = trap, pg_catalog, public;");
+    sql
 }
 
 /// The staging table of an import is read with the owner's rights: it must be the one we made.

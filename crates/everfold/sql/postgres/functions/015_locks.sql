@@ -5,21 +5,21 @@
 --
 -- They return true so that `done := everfold.announce()` calls them as a plain expression, which
 -- costs a fraction of PERFORM; the odd-looking IFs below are there for the same reason. They pin no
--- search_path: their callers have, and nobody else may call them.
+-- search_path, which costs time in every append: every name and operator says its schema.
 
 -- The registry gate, then the stream. With `wait` false a stream that somebody else holds is EF009.
 CREATE OR REPLACE FUNCTION everfold.enter_append(stream_id text, wait boolean) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    IF pg_advisory_xact_lock_shared('everfold.store'::regclass::oid::int, 0) IS NULL THEN
+    IF pg_catalog.pg_advisory_xact_lock_shared('everfold.store'::pg_catalog.regclass::pg_catalog.oid::int, 0) IS NULL THEN
     END IF;
     IF $2 THEN
-        IF pg_advisory_xact_lock('everfold.stream_snapshots'::regclass::oid::int,
-            hashtext($1)) IS NULL
+        IF pg_catalog.pg_advisory_xact_lock('everfold.stream_snapshots'::pg_catalog.regclass::pg_catalog.oid::int,
+            pg_catalog.hashtext($1)) IS NULL
         THEN
         END IF;
-    ELSIF NOT pg_try_advisory_xact_lock(
-        'everfold.stream_snapshots'::regclass::oid::int, hashtext($1))
+    ELSIF NOT pg_catalog.pg_try_advisory_xact_lock(
+        'everfold.stream_snapshots'::pg_catalog.regclass::pg_catalog.oid::int, pg_catalog.hashtext($1))
     THEN
         RAISE EXCEPTION 'another transaction is appending to stream "%"', $1
             USING ERRCODE = 'EF009', HINT = 'try again when it has ended, or wait for it';
@@ -34,19 +34,19 @@ CREATE OR REPLACE FUNCTION everfold.enter_append_many(stream_ids text[], wait bo
 RETURNS boolean[]
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    locked boolean[] := array_fill(true, ARRAY[cardinality($1)]);
+    locked boolean[] := pg_catalog.array_fill(true, ARRAY[pg_catalog.cardinality($1)]);
 BEGIN
-    IF pg_advisory_xact_lock_shared('everfold.store'::regclass::oid::int, 0) IS NULL THEN
+    IF pg_catalog.pg_advisory_xact_lock_shared('everfold.store'::pg_catalog.regclass::pg_catalog.oid::int, 0) IS NULL THEN
     END IF;
     IF $2 THEN
-        PERFORM pg_advisory_xact_lock(
-                    'everfold.stream_snapshots'::regclass::oid::int, k.key)
-           FROM (SELECT DISTINCT hashtext(s) AS key FROM unnest($1) s ORDER BY 1) k;
+        PERFORM pg_catalog.pg_advisory_xact_lock(
+                    'everfold.stream_snapshots'::pg_catalog.regclass::pg_catalog.oid::int, k.key)
+           FROM (SELECT DISTINCT pg_catalog.hashtext(s) AS key FROM pg_catalog.unnest($1) s ORDER BY 1) k;
         RETURN locked;
     END IF;
-    FOR n IN 1 .. cardinality($1) LOOP
-        locked[n] := pg_try_advisory_xact_lock(
-            'everfold.stream_snapshots'::regclass::oid::int, hashtext($1[n]));
+    FOR n IN 1 .. pg_catalog.cardinality($1) LOOP
+        locked[n] := pg_catalog.pg_try_advisory_xact_lock(
+            'everfold.stream_snapshots'::pg_catalog.regclass::pg_catalog.oid::int, pg_catalog.hashtext($1[n]));
     END LOOP;
     RETURN locked;
 END $$;
@@ -57,8 +57,9 @@ END $$;
 CREATE OR REPLACE FUNCTION everfold.announce() RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    IF pg_advisory_xact_lock_shared('everfold.events'::regclass::oid::int,
-        (coalesce(pg_sequence_last_value('everfold.events_position_seq'), 0) & 4294967295)::bit(32)::int)
+    IF pg_catalog.pg_advisory_xact_lock_shared('everfold.events'::pg_catalog.regclass::pg_catalog.oid::int,
+        (coalesce(pg_catalog.pg_sequence_last_value('everfold.events_position_seq'), 0)
+            OPERATOR(pg_catalog.&) 4294967295)::bit(32)::int)
         IS NULL
     THEN
     END IF;

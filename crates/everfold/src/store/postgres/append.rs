@@ -6,17 +6,16 @@ use tokio_postgres::{GenericClient, Row};
 use uuid::Uuid;
 
 use super::connect::{Connection, Param, QueryError};
-use super::error::{append_error, id_conflict, version_conflict};
-use super::types::JsonText;
+use super::error::{append_error, id_conflict, store_error, version_conflict};
+use super::types::{Bigints, JsonText};
 use crate::append::{Appended, StreamAppend};
 use crate::error::{AppendError, StoreError, StoreErrorKind};
 use crate::options::Limits;
 use crate::{NewEvent, Position, Version};
 
-const APPEND_EVENT: &str = "SELECT first_position, last_position, version \
-    FROM everfold.append_event($1, $2, $3, $4, $5, $6, $7, $8)";
-const APPEND: &str = "SELECT first_position, last_position, version \
-    FROM everfold.append($1, $2, $3, $4, $5, $6, $7, $8)";
+// Called for one value, not FROM the function: the server then needs no table for its result.
+const APPEND_EVENT: &str = "SELECT everfold.append_event($1, $2, $3, $4, $5, $6, $7, $8)";
+const APPEND: &str = "SELECT everfold.append($1, $2, $3, $4, $5, $6, $7, $8)";
 const APPEND_GROUP: &str = "SELECT outcomes, first_positions, last_positions, versions, messages \
     FROM everfold.append_group($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
 
@@ -81,10 +80,12 @@ fn appended(rows: &[Row]) -> Result<Appended, AppendError> {
         let message = "the append function did not return one row";
         return Err(StoreError::new(StoreErrorKind::Other, message).into());
     };
+    let Bigints([first, last, version]) =
+        row.try_get(0).map_err(|error| AppendError::Store(store_error(error)))?;
     Ok(Appended {
-        first_position: Position::from_stored(row.get(0)),
-        last_position: Position::from_stored(row.get(1)),
-        version: Version::from_stored(row.get(2)),
+        first_position: Position::from_stored(first),
+        last_position: Position::from_stored(last),
+        version: Version::from_stored(version),
     })
 }
 

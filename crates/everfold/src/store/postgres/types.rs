@@ -84,3 +84,23 @@ impl std::fmt::Debug for Time {
         self.0.fmt(f)
     }
 }
+
+/// A row of three bigints as one value of type `record`: the number of fields, then for each its
+/// type, its length and its bytes.
+pub(super) struct Bigints(pub(super) [i64; 3]);
+
+impl<'a> FromSql<'a> for Bigints {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        const FIELD: usize = 4 + 4 + 8;
+        if raw.len() != 4 + 3 * FIELD {
+            return Err("a record that is not three bigints".into());
+        }
+        let mut fields = [0; 3];
+        for (field, bytes) in fields.iter_mut().zip(raw[4..].chunks_exact(FIELD)) {
+            *field = i64::from_be_bytes(bytes[8..].try_into()?);
+        }
+        Ok(Bigints(fields))
+    }
+
+    accepts!(RECORD);
+}
