@@ -122,3 +122,35 @@ async fn idle_follower_wakes_up_again(fixture: Fixture) {
         tokio::time::sleep(Duration::from_millis(120)).await;
     }
 }
+
+/// Wake-ups between processes: told after the commit, and not once for every append.
+#[tokio::test]
+async fn appends_are_told_to_other_processes_in_few_notifications() {
+    let fixture = Fixture::postgres().await;
+    let store = fixture.store().await;
+    let (client, mut connection) =
+        tokio_postgres::connect(&fixture.url, tokio_postgres::NoTls).await.unwrap();
+    let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let next = |context: &mut std::task::Context<'_>| connection.poll_message(context);
+        let mut messages = futures::stream::poll_fn(next);
+        while let Some(Ok(message)) = futures::StreamExt::next(&mut messages).await {
+            if let tokio_postgres::AsyncMessage::Notification(notification) = message {
+                let _ = sender.send(notification.channel().to_owned());
+            }
+        }
+    });
+    client.batch_execute("LISTEN everfold_events").await.unwrap();
+    let mut notifications = 0;
+    for n in 0..300 {
+        append(&store, "a", counted([n])).await;
+        while told.try_recv().is_ok() {
+            notifications += 1;
+        }
+    }
+    if notifications == 0 {
+        let first = tokio::time::timeout(Duration::from_secs(60), told.recv()).await;
+        assert_eq!(first.expect("a notification comes").unwrap(), "everfold_events");
+    }
+    assert!(notifications < 300, "{notifications} notifications for 300 appends");
+}

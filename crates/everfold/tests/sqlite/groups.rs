@@ -1,6 +1,6 @@
 //! Appends that share a commit have outcomes of their own.
 
-use everfold::{AppendError, Appended, ExpectedVersion, NewEvent, Store, StreamAppend, Version};
+use everfold::{AppendError, Appended, ExpectedVersion, NewEvent, Store, Version};
 
 use crate::fixture::{Place, event};
 
