@@ -237,7 +237,7 @@ async fn announcement_remembered_across_a_rollback_to_savepoint_loses_an_event()
 async fn last_value_of_an_untouched_sequence_loses_the_first_event() {
     // Before the first draw `last_value` is 1 although nothing was handed out.
     let scene = Scene::new().await;
-    let read = "coalesce(pg_sequence_last_value('everfold.events_position_seq'), 0)";
+    let read = "coalesce(pg_catalog.pg_sequence_last_value('everfold.events_position_seq'), 0)";
     let wrong = [(read, "(SELECT s.last_value FROM everfold.events_position_seq s)")];
     scene.observer.alter("last_value", "announce", &wrong).await;
     let call = [("everfold.announce()", "last_value.announce()")];

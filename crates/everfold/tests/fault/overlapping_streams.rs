@@ -134,7 +134,8 @@ async fn transactions_of_callers_in_different_orders_do_deadlock() {
 async fn group_that_locks_in_the_order_given_does_deadlock() {
     let database = empty_store().await;
     let session = Session::open(&database.url()).await;
-    let sorted = "FROM (SELECT DISTINCT hashtext(s) AS key FROM unnest($1) s ORDER BY 1) k";
+    let sorted = "FROM (SELECT DISTINCT pg_catalog.hashtext(s) AS key \
+                  FROM pg_catalog.unnest($1) s ORDER BY 1) k";
     let unsorted = "FROM (SELECT hashtext(s) AS key, pg_sleep(0.005) FROM unnest($1) s) k";
     let paused = "FROM (SELECT *, pg_sleep(0.005) FROM (
         SELECT DISTINCT hashtext(s) AS key FROM unnest($1) s ORDER BY 1) s) k";
