@@ -153,17 +153,21 @@ impl Store {
                 let _ = sender.blocking_send(Err(error));
             }
         });
-        // One chunk is stored while the next one is staged.
+        // One chunk is stored while the next one is read and staged, however long that takes.
         let mut staged: Option<Staged> = None;
         loop {
-            let next = chunks.recv().await.transpose();
-            let (stored, next) = tokio::join!(store_staged(staged), self.stage(next));
-            if let Some((done, to)) = stored? {
-                imported.stored += done.stored;
-                imported.repeated += done.repeated;
-                imported.progress = to;
-                progress(&imported.progress);
-            }
+            let storing = async {
+                if let Some((done, to)) = store_staged(staged.take()).await? {
+                    imported.stored += done.stored;
+                    imported.repeated += done.repeated;
+                    imported.progress = to;
+                    progress(&imported.progress);
+                }
+                Ok::<_, ImportError>(())
+            };
+            let staging = async { self.stage(chunks.recv().await.transpose()).await };
+            let (stored, next) = tokio::join!(storing, staging);
+            stored?;
             match next? {
                 Some(next) => staged = Some(next),
                 None => break,
