@@ -5,8 +5,7 @@
 -- announcement (shared). Their order and the separate statements are the protocol of
 -- docs/design.md, Append: change nothing here without its experiments.
 --
--- It pins no search_path, which would cost an eighth of a busy server's appends. Instead every name
--- and operator in it says its schema; it/roles sets traps for those that do not.
+-- It pins no search_path, which costs time in every call. Instead every name and operator in it says its schema; it/roles sets traps for those that do not.
 CREATE OR REPLACE FUNCTION everfold.append_event(
     stream_id text, expected_version bigint, type text, data jsonb,
     metadata jsonb DEFAULT '{}', id uuid DEFAULT NULL, schema_version integer DEFAULT 1,
