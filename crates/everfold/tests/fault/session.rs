@@ -190,7 +190,12 @@ pub(crate) fn describe(error: &tokio_postgres::Error) -> String {
 }
 
 /// Whether the connection is gone, by a kill, with the server, or otherwise.
+///
+/// A pooler says so with codes and words of its own ("server conn crashed?", "invalid server
+/// parameter"), but always as FATAL.
 pub(crate) fn is_lost(error: &tokio_postgres::Error) -> bool {
     let ended = ["57P01", "57P02", "57P03"];
-    error.as_db_error().is_none_or(|error| ended.contains(&error.code().code()))
+    error
+        .as_db_error()
+        .is_none_or(|error| error.severity() == "FATAL" || ended.contains(&error.code().code()))
 }
