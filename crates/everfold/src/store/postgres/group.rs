@@ -203,7 +203,8 @@ fn wait_for_stream(shared: &Arc<Shared>, member: Member) {
             place.insert(Vec::new());
         }
     }
-    let held = Held { shared: Arc::clone(shared), stream: member.append.stream.clone() };
+    let stream = Some(member.append.stream.clone());
+    let held = Held { shared: Arc::clone(shared), stream };
     shared.tasks.spawn(append_waiting(held, member));
 }
 
@@ -211,12 +212,15 @@ fn wait_for_stream(shared: &Arc<Shared>, member: Member) {
 /// learn that nobody knows what became of them.
 struct Held {
     shared: Arc<Shared>,
-    stream: StreamId,
+    /// `None` once the place was left: from then on it may be another's.
+    stream: Option<StreamId>,
 }
 
 impl Held {
-    fn release(&self) -> Vec<Member> {
-        self.shared.lock().held.remove(&self.stream).unwrap_or_default()
+    /// Leaves the place; returns those who waited behind it.
+    fn release(&mut self) -> Vec<Member> {
+        let stream = self.stream.take();
+        stream.and_then(|stream| self.shared.lock().held.remove(&stream)).unwrap_or_default()
     }
 }
 
@@ -228,7 +232,7 @@ impl Drop for Held {
 
 /// Appends a member alone, waiting for whoever holds its stream; then those behind it are queued
 /// again, or get its error if the connection was lost over the wait.
-async fn append_waiting(held: Held, member: Member) {
+async fn append_waiting(mut held: Held, member: Member) {
     let shared = Arc::clone(&held.shared);
     let result = match shared.connections.get_to_wait().await {
         Ok(connection) => append::append(&connection, &member.append, true).await,
