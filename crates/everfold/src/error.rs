@@ -35,6 +35,9 @@ pub enum Error {
     /// A stored event does not fit the type asked for.
     #[error(transparent)]
     Decode(#[from] DecodeError),
+    /// A projection could not be read, registered or run.
+    #[error(transparent)]
+    Projection(#[from] ProjectionError),
     /// The database refused or could not be reached.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -355,6 +358,96 @@ pub enum ImportError {
     /// The source could not be read.
     #[error("the import's source cannot be read: {0}")]
     Source(#[from] std::io::Error),
+    /// The database refused or could not be reached.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Why a projection could not be read, registered or run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProjectionError {
+    /// Its definition breaks a rule. The message says which, where, and what to do.
+    #[error("projection \"{projection}\": {message}")]
+    Invalid {
+        /// Which projection.
+        projection: String,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// Its SQL does not work.
+    #[error("projection \"{projection}\": {file}:{line}: {message}")]
+    Sql {
+        /// Which projection.
+        projection: String,
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: u32,
+        /// What the database said.
+        message: String,
+    },
+    /// The definition is not the one that was registered under this version.
+    #[error(
+        "projection \"{projection}\" version {version} was changed ({what}) since it was registered; \
+         raise its version to build the new one beside the old, or undo the change"
+    )]
+    Changed {
+        /// Which projection.
+        projection: String,
+        /// Its version.
+        version: u32,
+        /// What differs.
+        what: String,
+    },
+    /// A newer version is registered.
+    #[error(
+        "projection \"{projection}\" is registered with version {registered}, this is version \
+         {version}; deploy the newer code, or raise the version"
+    )]
+    Older {
+        /// Which projection.
+        projection: String,
+        /// The version given.
+        version: u32,
+        /// The newest registered.
+        registered: u32,
+    },
+    /// A table belongs to another projection.
+    #[error(
+        "projection \"{projection}\" makes the table read_model.{table}, which belongs to \
+         \"{owner}\"; give it another name"
+    )]
+    TableTaken {
+        /// Which projection.
+        projection: String,
+        /// The table.
+        table: String,
+        /// Whose it is.
+        owner: String,
+    },
+    /// There is no such projection.
+    #[error("there is no projection \"{name}\"{suggestion}")]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// A name like it, or nothing.
+        suggestion: String,
+    },
+    /// The projection did not get there in time.
+    #[error(
+        "projection \"{projection}\" did not reach position {position} within {waited:?}: {reason}"
+    )]
+    NotReached {
+        /// Which projection.
+        projection: String,
+        /// The position that was waited for.
+        position: Position,
+        /// How long.
+        waited: std::time::Duration,
+        /// Where it stands, and why.
+        reason: String,
+    },
     /// The database refused or could not be reached.
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -1,6 +1,37 @@
 -- Dump of a fresh install, made and compared by a test of src/store/sqlite/schema.rs.
 -- Change a migration, not this file.
 
+-- table everfold_checkpoints
+CREATE TABLE everfold_checkpoints (
+    generation INTEGER NOT NULL,
+    shard INTEGER NOT NULL,
+    position INTEGER NOT NULL DEFAULT 0,
+    epoch INTEGER NOT NULL DEFAULT 0,
+    owner TEXT,
+    expires_at INTEGER,
+    moved_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z'),
+    attempts INTEGER NOT NULL DEFAULT 0,
+    failure TEXT,
+    CONSTRAINT checkpoints_pkey PRIMARY KEY (generation, shard)
+) STRICT, WITHOUT ROWID;
+
+-- table everfold_dead_letters
+CREATE TABLE everfold_dead_letters (
+    generation INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    behind INTEGER,
+    error TEXT,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    created_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z'),
+    tried_at TEXT,
+    CONSTRAINT dead_letters_pkey PRIMARY KEY (generation, position),
+    CONSTRAINT dead_letters_failed_or_held CHECK ((behind IS NULL) = (error IS NOT NULL))
+) STRICT, WITHOUT ROWID;
+
+-- index everfold_dead_letters_key_idx
+CREATE INDEX everfold_dead_letters_key_idx ON everfold_dead_letters (generation, key, position);
+
 -- table everfold_events
 CREATE TABLE everfold_events (
     position INTEGER NOT NULL,
@@ -43,6 +74,36 @@ BEGIN
     SELECT RAISE(ABORT, 'events are append only: update of everfold_events is refused; append an event that corrects the earlier one');
 END;
 
+-- table everfold_generations
+CREATE TABLE everfold_generations (
+    id INTEGER NOT NULL,
+    projection INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    lifecycle TEXT NOT NULL,
+    event_types TEXT,
+    key_fields TEXT,
+    shards INTEGER NOT NULL,
+    on_error TEXT NOT NULL,
+    definition_hash TEXT NOT NULL,
+    definition TEXT NOT NULL,
+    -- The prefix of its tables and indexes.
+    home TEXT NOT NULL,
+    tables TEXT NOT NULL,
+    status TEXT NOT NULL,
+    reason TEXT,
+    status_since TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z'),
+    created_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z'),
+    CONSTRAINT generations_pkey PRIMARY KEY (id AUTOINCREMENT),
+    CONSTRAINT generations_version_positive CHECK (version > 0),
+    CONSTRAINT generations_kind_known CHECK (kind IN ('sql', 'document', 'handler')),
+    CONSTRAINT generations_lifecycle_known CHECK (lifecycle IN ('inline', 'catch-up')),
+    CONSTRAINT generations_shards_range CHECK (shards BETWEEN 1 AND 1024),
+    CONSTRAINT generations_on_error_known CHECK (on_error IN ('stop', 'dead-letter', 'skip')),
+    CONSTRAINT generations_status_known CHECK (status IN
+        ('building', 'active', 'rebuilding', 'kept', 'paused', 'failed', 'retired'))
+) STRICT;
+
 -- table everfold_imports
 CREATE TABLE everfold_imports (
     name TEXT NOT NULL,
@@ -60,6 +121,47 @@ CREATE TABLE everfold_migrations (
     applied_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z'),
     CONSTRAINT migrations_pkey PRIMARY KEY (revision)
 ) STRICT;
+
+-- table everfold_projections
+CREATE TABLE everfold_projections (
+    id INTEGER NOT NULL,
+    namespace TEXT NOT NULL,
+    name TEXT NOT NULL,
+    active_generation INTEGER,
+    created_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z'),
+    CONSTRAINT projections_pkey PRIMARY KEY (id AUTOINCREMENT),
+    CONSTRAINT projections_name_key UNIQUE (namespace, name)
+) STRICT;
+
+-- table everfold_run_log
+CREATE TABLE everfold_run_log (
+    id INTEGER NOT NULL,
+    recorded_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z'),
+    generation INTEGER NOT NULL,
+    shard INTEGER NOT NULL,
+    from_position INTEGER NOT NULL,
+    to_position INTEGER NOT NULL,
+    events INTEGER NOT NULL,
+    duration_ms REAL NOT NULL,
+    owner TEXT,
+    CONSTRAINT run_log_pkey PRIMARY KEY (id AUTOINCREMENT)
+) STRICT;
+
+-- index everfold_run_log_generation_idx
+CREATE INDEX everfold_run_log_generation_idx ON everfold_run_log (generation, id);
+
+-- table everfold_skips
+CREATE TABLE everfold_skips (
+    generation INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    skipped_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z'),
+    CONSTRAINT skips_pkey PRIMARY KEY (generation, position)
+) STRICT, WITHOUT ROWID;
+
+-- index everfold_skips_key_idx
+CREATE INDEX everfold_skips_key_idx ON everfold_skips (generation, key, position);
 
 -- table everfold_store
 CREATE TABLE everfold_store (
@@ -80,4 +182,30 @@ CREATE TABLE everfold_stream_snapshots (
     taken_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z'),
     CONSTRAINT stream_snapshots_pkey PRIMARY KEY (stream_id, name),
     CONSTRAINT stream_snapshots_state_json CHECK (json_valid(state))
+) STRICT, WITHOUT ROWID;
+
+-- table everfold_system_messages
+CREATE TABLE everfold_system_messages (
+    id INTEGER NOT NULL,
+    recorded_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z'),
+    generation INTEGER,
+    kind TEXT NOT NULL,
+    position INTEGER,
+    key TEXT,
+    actor TEXT NOT NULL,
+    message TEXT NOT NULL,
+    CONSTRAINT system_messages_pkey PRIMARY KEY (id AUTOINCREMENT)
+) STRICT;
+
+-- index everfold_system_messages_generation_idx
+CREATE INDEX everfold_system_messages_generation_idx ON everfold_system_messages (generation, id);
+
+-- table everfold_workers
+CREATE TABLE everfold_workers (
+    id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    started_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z'),
+    expires_at INTEGER NOT NULL,
+    carries TEXT NOT NULL,
+    CONSTRAINT workers_pkey PRIMARY KEY (id)
 ) STRICT, WITHOUT ROWID;

@@ -6,8 +6,10 @@
 mod mark;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
+mod projections;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
+mod unit;
 mod url;
 
 use std::fmt;
@@ -27,6 +29,8 @@ use crate::upcast::Upcasters;
 use crate::{ExpectedVersion, NewEvent, Position, RecordedEvent, StreamId, Version};
 
 use mark::MarkPoller;
+pub(crate) use projections::*;
+pub(crate) use unit::*;
 pub use url::StoreKind;
 pub(crate) use url::StoreUrl;
 
@@ -80,7 +84,7 @@ pub(crate) struct Page {
 
 /// What a database must be able to do. Appends come in checked; each method is one round trip
 /// where the database allows it.
-pub(crate) trait Backend: Send + Sync {
+pub(crate) trait Backend: ProjectionBackend {
     /// One append, alone or together with others that come at the same time.
     fn append(&self, append: StreamAppend) -> BoxFuture<'_, Result<Appended, AppendError>>;
     /// Many appends in one transaction, each with its own outcome, in their order.

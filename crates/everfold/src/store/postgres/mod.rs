@@ -13,6 +13,7 @@ mod diagnose;
 mod error;
 mod group;
 mod import;
+mod projection;
 mod read;
 pub(crate) mod schema;
 mod snapshots;

@@ -34,8 +34,14 @@ macro_rules! sql_file {
 
 const BOOTSTRAP: &str = sql_file!("migrations/0000_bootstrap.sql");
 
-const MIGRATIONS: [Migration; 1] =
-    [Migration { revision: 1, name: "events", sql: sql_file!("migrations/0001_events.sql") }];
+const MIGRATIONS: [Migration; 2] = [
+    Migration { revision: 1, name: "events", sql: sql_file!("migrations/0001_events.sql") },
+    Migration {
+        revision: 2,
+        name: "projections",
+        sql: sql_file!("migrations/0002_projections.sql"),
+    },
+];
 
 /// In the order in which they need each other.
 const FUNCTIONS: [&str; 13] = [

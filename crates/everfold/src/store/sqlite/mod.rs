@@ -16,6 +16,7 @@ mod error;
 mod import;
 mod json;
 mod pool;
+mod projection;
 mod read;
 pub(crate) mod schema;
 mod snapshots;

@@ -29,10 +29,16 @@ struct Migration {
 }
 
 /// In order: the first one leads to revision 1.
-const MIGRATIONS: &[Migration] = &[Migration {
-    name: "0001_events",
-    sql: include_str!("../../../sql/sqlite/migrations/0001_events.sql"),
-}];
+const MIGRATIONS: &[Migration] = &[
+    Migration {
+        name: "0001_events",
+        sql: include_str!("../../../sql/sqlite/migrations/0001_events.sql"),
+    },
+    Migration {
+        name: "0002_projections",
+        sql: include_str!("../../../sql/sqlite/migrations/0002_projections.sql"),
+    },
+];
 
 /// The revision that this version needs.
 pub(super) fn newest_revision() -> u32 {

@@ -1,0 +1,152 @@
+//! What the registry knows: projections, their generations, how far each shard has come, and what is
+//! owed or put aside.
+
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use super::definition::{Lifecycle, OnError, ProjectionKind, ProjectionSettings, stored_word};
+use super::key::Key;
+use crate::Position;
+
+/// Where a generation stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum GenerationStatus {
+    /// Being filled; readers do not see it, appends do not apply to it.
+    Building,
+    /// Fed, and what readers see.
+    Active,
+    /// Being filled again in place; inline appends record what they leave out.
+    Rebuilding,
+    /// An earlier one, fed behind the appends so that one can go back to it.
+    Kept,
+    /// Stopped by an operator; inline appends record what they leave out.
+    Paused,
+    /// Stopped by a failure; the reason says which. Inline appends record what they leave out.
+    Failed,
+    /// No longer fed, to be dropped.
+    Retired,
+}
+
+stored_word!(GenerationStatus {
+    Building = "building",
+    Active = "active",
+    Rebuilding = "rebuilding",
+    Kept = "kept",
+    Paused = "paused",
+    Failed = "failed",
+    Retired = "retired",
+});
+
+/// One generation of a projection, as the registry has it.
+#[derive(Debug, Clone)]
+pub(crate) struct Generation {
+    pub(crate) id: i32,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) version: u32,
+    pub(crate) kind: ProjectionKind,
+    pub(crate) lifecycle: Lifecycle,
+    pub(crate) event_types: Option<Vec<String>>,
+    pub(crate) key: Key,
+    pub(crate) shards: u32,
+    pub(crate) definition_hash: String,
+    pub(crate) settings: ProjectionSettings,
+    /// PostgreSQL: the schema of its tables and functions. SQLite: the prefix of its tables.
+    pub(crate) home: String,
+    pub(crate) tables: Vec<String>,
+    pub(crate) status: GenerationStatus,
+    pub(crate) reason: Option<String>,
+    /// Whether readers see it.
+    pub(crate) is_active: bool,
+}
+
+impl Generation {
+    pub(crate) fn on_error(&self) -> OnError {
+        self.settings.on_error
+    }
+}
+
+/// One shard of one generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ShardId {
+    pub(crate) generation: i32,
+    pub(crate) shard: u32,
+}
+
+/// The right to run a shard, until it is taken by somebody else: then the epoch is another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Lease {
+    pub(crate) shard: ShardId,
+    pub(crate) epoch: i64,
+    /// The checkpoint when the lease was last looked at.
+    pub(crate) position: Position,
+}
+
+/// A shard's row, with who runs it.
+#[derive(Debug, Clone)]
+pub(crate) struct ShardState {
+    pub(crate) shard: u32,
+    pub(crate) position: Position,
+    pub(crate) epoch: i64,
+    pub(crate) owner: Option<Uuid>,
+    /// The owner's name, if it lives.
+    pub(crate) owner_name: Option<String>,
+    pub(crate) moved_at: Timestamp,
+    pub(crate) attempts: u32,
+    pub(crate) failure: Option<String>,
+}
+
+/// A generation with all that `status` shows, read at one moment.
+#[derive(Debug, Clone)]
+pub(crate) struct GenerationState {
+    pub(crate) generation: Generation,
+    pub(crate) status_since: Timestamp,
+    pub(crate) shards: Vec<ShardState>,
+    pub(crate) open_skips: u64,
+    pub(crate) oldest_skip: Option<Timestamp>,
+    /// Failed events, without those that wait behind them.
+    pub(crate) dead_letters: u64,
+    pub(crate) held_events: u64,
+    pub(crate) oldest_dead_letter: Option<Timestamp>,
+    /// The lowest of `shards`' positions, and the oldest event wanted behind it: when it was recorded
+    /// and how many there are up to the mark (counted up to a bound).
+    pub(crate) behind_since: Option<Timestamp>,
+    pub(crate) behind_events: u64,
+    /// Events and seconds of the batches of the last minute, from the run log.
+    pub(crate) recent_events: u64,
+    pub(crate) recent_seconds: f64,
+}
+
+/// A row of `dead_letters`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DeadLetterRow {
+    pub(crate) position: Position,
+    pub(crate) key: String,
+    /// `None`: the event failed. Otherwise it waits behind the one there.
+    pub(crate) behind: Option<Position>,
+    pub(crate) error: Option<String>,
+    pub(crate) attempts: u32,
+}
+
+/// A row of `system_messages`, to be written.
+#[derive(Debug, Clone)]
+pub(crate) struct SystemMessage {
+    pub(crate) generation: Option<i32>,
+    pub(crate) kind: &'static str,
+    pub(crate) position: Option<Position>,
+    pub(crate) key: Option<String>,
+    pub(crate) actor: String,
+    pub(crate) message: String,
+}
+
+/// A row of `run_log`, to be written.
+#[derive(Debug, Clone)]
+pub(crate) struct RunLogRow {
+    pub(crate) shard: ShardId,
+    pub(crate) from: Position,
+    pub(crate) to: Position,
+    pub(crate) events: u64,
+    pub(crate) duration_ms: f32,
+    pub(crate) owner: Uuid,
+}

@@ -1,0 +1,128 @@
+//! What order matters within: the key of an event for a projection, and the shard of a key.
+//!
+//! The key of a SQL projection, and of every inline one, is data: the stream, or fields of the event.
+//! That of a catch-up projection in Rust may be code.
+
+use std::fmt;
+
+use crate::RecordedEvent;
+
+/// What order matters within.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Key {
+    /// Events of one stream are applied in their order.
+    Stream,
+    /// Events with the same values in these fields are.
+    Fields(Vec<KeyField>),
+    /// A function of the projection decides. Catch-up only.
+    Code,
+}
+
+/// A field of an event: `data.tenant`, `metadata.region`, `stream_id` or `type`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum KeyField {
+    StreamId,
+    Type,
+    /// Names on the way into the data.
+    Data(Vec<String>),
+    /// Names on the way into the metadata.
+    Metadata(Vec<String>),
+}
+
+impl Key {
+    /// As in the registry: `None` for the stream, the fields otherwise.
+    pub(crate) fn to_stored(&self) -> Option<Vec<String>> {
+        match self {
+            Key::Stream => None,
+            Key::Fields(fields) => Some(fields.iter().map(ToString::to_string).collect()),
+            Key::Code => Some(vec!["code".to_owned()]),
+        }
+    }
+
+    /// Reads what [`Key::to_stored`] wrote, and what `projection.toml` says.
+    ///
+    /// # Errors
+    /// If a field is not one of the event's; the message says which and what is allowed.
+    pub(crate) fn from_stored(stored: Option<&[String]>) -> Result<Key, String> {
+        match stored {
+            None => Ok(Key::Stream),
+            Some([code]) if code == "code" => Ok(Key::Code),
+            Some([]) => Err("a key needs at least one field".to_owned()),
+            Some(fields) => {
+                let fields = fields.iter().map(|field| KeyField::parse(field));
+                Ok(Key::Fields(fields.collect::<Result<_, _>>()?))
+            }
+        }
+    }
+
+    /// The key of an event, `None` where a field is missing or null. One field gives its text,
+    /// several a JSON array of texts. The databases compute the same (`key_sql` of each backend).
+    /// Not for [`Key::Code`].
+    pub(crate) fn of(&self, event: &RecordedEvent) -> Option<String> {
+        match self {
+            Key::Stream | Key::Code => Some(event.stream_id.as_str().to_owned()),
+            Key::Fields(fields) => match fields.as_slice() {
+                [field] => field.of(event),
+                fields => {
+                    let values: Option<Vec<String>> = fields.iter().map(|f| f.of(event)).collect();
+                    serde_json::to_string(&values?).ok()
+                }
+            },
+        }
+    }
+}
+
+impl KeyField {
+    pub(crate) fn parse(text: &str) -> Result<KeyField, String> {
+        let names = |path: &str| -> Option<Vec<String>> {
+            let names: Vec<String> = path.split('.').map(str::to_owned).collect();
+            names.iter().all(|name| is_plain(name)).then_some(names)
+        };
+        let field = match text.split_once('.') {
+            None if text == "stream_id" => Some(KeyField::StreamId),
+            None if text == "type" => Some(KeyField::Type),
+            Some(("data", path)) => names(path).map(KeyField::Data),
+            Some(("metadata", path)) => names(path).map(KeyField::Metadata),
+            _ => None,
+        };
+        field.ok_or_else(|| {
+            format!(
+                "key field \"{text}\" is not one: use stream_id, type, data.<name> or metadata.<name>, \
+                 with letters, digits, _ and - in names"
+            )
+        })
+    }
+
+    /// The text of a value: strings as they are, anything else as JSON.
+    fn of(&self, event: &RecordedEvent) -> Option<String> {
+        let (json, path) = match self {
+            KeyField::StreamId => return Some(event.stream_id.as_str().to_owned()),
+            KeyField::Type => return Some(event.event_type.clone()),
+            KeyField::Data(path) => (&event.data, path),
+            KeyField::Metadata(path) => (&event.metadata, path),
+        };
+        let json: serde_json::Value = serde_json::from_str(json).ok()?;
+        let found = path.iter().try_fold(&json, |value: &serde_json::Value, name| value.get(name));
+        match found? {
+            serde_json::Value::Null => None,
+            serde_json::Value::String(text) => Some(text.clone()),
+            other => Some(other.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for KeyField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KeyField::StreamId => f.write_str("stream_id"),
+            KeyField::Type => f.write_str("type"),
+            KeyField::Data(path) => write!(f, "data.{}", path.join(".")),
+            KeyField::Metadata(path) => write!(f, "metadata.{}", path.join(".")),
+        }
+    }
+}
+
+/// Names that need no quoting anywhere.
+fn is_plain(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+}

@@ -1,0 +1,40 @@
+//! Projections: what turns events into read models.
+//!
+//! ```text
+//!   files ──────> folder, script ─┐
+//!   documents ──> document ───────┼─> Projection = Definition (data) + Projector (code)
+//!   handlers ───> handler ────────┘            │
+//!                                    registry: register, status, wait
+//!                                              │
+//!      inline: the append's transaction        │        catch-up: runner ──> job (one transaction)
+//! ```
+//!
+//! The definition is what the database knows, the projector is what this process can run. The
+//! protocols of one transaction (a batch, a drain, a retry of dead letters) are in `job/`, written
+//! once over [`Unit`](crate::store::Unit), which each backend implements.
+
+pub(crate) mod definition;
+pub(crate) mod generation;
+pub(crate) mod handler;
+pub(crate) mod job;
+pub(crate) mod key;
+pub(crate) mod projector;
+pub(crate) mod script;
+
+pub use definition::{Lifecycle, OnError, ProjectionKind, ProjectionSettings};
+pub use generation::GenerationStatus;
+#[cfg(feature = "postgres")]
+pub use handler::PostgresHandler;
+#[cfg(feature = "sqlite")]
+pub use handler::SqliteHandler;
+pub use handler::{HandlerBatch, HandlerError};
+
+use definition::Definition;
+use projector::Projector;
+
+/// A projection: what the registry knows of it, and what applies its events.
+#[derive(Debug, Clone)]
+pub struct Projection {
+    pub(crate) definition: Definition,
+    pub(crate) projector: Projector,
+}

@@ -1,0 +1,6 @@
+//! Projections on this store.
+
+use super::PostgresStore;
+use crate::store::ProjectionBackend;
+
+impl ProjectionBackend for PostgresStore {}

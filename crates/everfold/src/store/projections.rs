@@ -1,0 +1,148 @@
+//! What a database must be able to do for projections, beside the transactions of [`Unit`].
+//!
+//! [`Unit`]: super::Unit
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{BoxFuture, FutureExt};
+use uuid::Uuid;
+
+use crate::Position;
+use crate::error::{ProjectionError, StoreError, StoreErrorKind};
+use crate::projection::Projection;
+use crate::projection::generation::{Generation, GenerationState, GenerationStatus, Lease};
+use crate::projection::job::{Job, JobOutcome};
+use crate::projection::projector::{ApplyError, Projector};
+
+/// What [`ProjectionBackend::register`] found or did.
+#[derive(Debug, Clone)]
+pub(crate) struct Registration {
+    pub(crate) generation: Generation,
+    /// Whether it was made just now.
+    pub(crate) created: bool,
+}
+
+/// A worker's sign of life, and what it can run.
+#[derive(Debug, Clone)]
+pub(crate) struct Tick {
+    pub(crate) worker: Uuid,
+    pub(crate) name: String,
+    /// Generations whose shards it may take.
+    pub(crate) carries: Vec<i32>,
+    pub(crate) lease_ttl: Duration,
+}
+
+/// An inline projection in Rust that appends through this handle apply themselves.
+#[derive(Debug, Clone)]
+pub(crate) struct Carried {
+    pub(crate) generation: Arc<Generation>,
+    pub(crate) projector: Projector,
+}
+
+/// How far a projection is from a position.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Reach {
+    /// The lowest checkpoint of the active generation; for an inline one the mark itself.
+    pub(crate) position: Position,
+    /// Skips, dead letters and held events at or below the position asked for.
+    pub(crate) owed: u64,
+    pub(crate) status: GenerationStatus,
+    pub(crate) reason: Option<String>,
+}
+
+/// A document as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StoredDocument {
+    pub(crate) key: String,
+    /// JSON text.
+    pub(crate) document: String,
+    pub(crate) position: Position,
+}
+
+/// Which documents: those whose fields have these values (JSON text), after a key, in key order.
+#[derive(Debug, Clone)]
+pub(crate) struct DocumentQuery {
+    pub(crate) namespace: String,
+    /// The projection's name.
+    pub(crate) name: String,
+    pub(crate) keys: Option<Vec<String>>,
+    /// Path (`customer.city`) and JSON value.
+    pub(crate) fields: Vec<(String, serde_json::Value)>,
+    pub(crate) after: Option<String>,
+    pub(crate) max: usize,
+}
+
+/// What a database must be able to do for projections.
+pub(crate) trait ProjectionBackend: Send + Sync {
+    /// Makes a generation for the projection, or finds the one that is there.
+    fn register(
+        &self,
+        projection: Projection,
+    ) -> BoxFuture<'_, Result<Registration, ProjectionError>> {
+        let _ = projection;
+        missing()
+    }
+    /// Every generation that is not retired, in the order of their ids.
+    fn generations(&self) -> BoxFuture<'_, Result<Vec<Generation>, StoreError>> {
+        missing()
+    }
+    /// The same with checkpoints, leases, skips, dead letters and lag.
+    fn states(&self) -> BoxFuture<'_, Result<Vec<GenerationState>, StoreError>> {
+        missing()
+    }
+    /// Says that the worker lives, prolongs its leases, takes its share of free ones, and gives up
+    /// what is more than that. Returns all leases that it has now.
+    fn tick(&self, tick: Tick) -> BoxFuture<'_, Result<Vec<Lease>, StoreError>> {
+        let _ = tick;
+        missing()
+    }
+    /// Gives up all leases of a worker and its row, so that others take over at once.
+    fn leave(&self, worker: Uuid) -> BoxFuture<'_, Result<(), StoreError>> {
+        let _ = worker;
+        missing()
+    }
+    /// Runs a job in a transaction of its own.
+    fn run(&self, job: Job) -> BoxFuture<'_, Result<JobOutcome, ApplyError>> {
+        let _ = job;
+        missing()
+    }
+    /// Which of these generations owe open skips that no dead letter holds.
+    fn owing(&self, generations: Vec<i32>) -> BoxFuture<'_, Result<Vec<i32>, StoreError>> {
+        let _ = generations;
+        missing()
+    }
+    /// How far a projection is; `None` if there is no such projection.
+    fn reach(
+        &self,
+        namespace: String,
+        name: String,
+        position: Position,
+    ) -> BoxFuture<'_, Result<Option<Reach>, StoreError>> {
+        let _ = (namespace, name, position);
+        missing()
+    }
+    /// Appends through this handle apply these from now on.
+    fn carry(&self, carried: Carried) {
+        let _ = carried;
+    }
+    /// Documents of the active generation.
+    fn documents(
+        &self,
+        query: DocumentQuery,
+    ) -> BoxFuture<'_, Result<Vec<StoredDocument>, StoreError>> {
+        let _ = query;
+        missing()
+    }
+    /// Deletes from the run log and the system messages what is older.
+    fn prune(&self, older_than: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
+        let _ = older_than;
+        missing()
+    }
+}
+
+fn missing<T: Send + 'static, E: From<StoreError> + Send + 'static>()
+-> BoxFuture<'static, Result<T, E>> {
+    let error = StoreError::new(StoreErrorKind::Other, "not built yet");
+    std::future::ready(Err(error.into())).boxed()
+}

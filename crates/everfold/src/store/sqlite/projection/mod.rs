@@ -1,0 +1,6 @@
+//! Projections on this store.
+
+use super::SqliteStore;
+use crate::store::ProjectionBackend;
+
+impl ProjectionBackend for SqliteStore {}
