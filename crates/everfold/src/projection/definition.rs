@@ -125,7 +125,7 @@ pub(crate) struct Definition {
 /// What of a projection the database has to make.
 #[derive(Debug, Clone)]
 pub(crate) enum Body {
-    Sql(SqlScripts),
+    Sql(Box<SqlScripts>),
     /// A table of documents under the projection's name, with indexes on these JSON paths.
     Document {
         indexes: Vec<String>,
