@@ -6,10 +6,11 @@ use uuid::Uuid;
 
 use super::definition::{Lifecycle, OnError, ProjectionKind, ProjectionSettings, stored_word};
 use super::key::Key;
-use crate::Position;
+use crate::{Position, StreamId};
 
 /// Where a generation stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum GenerationStatus {
     /// Being filled; readers do not see it, appends do not apply to it.
@@ -109,13 +110,25 @@ pub(crate) struct GenerationState {
     pub(crate) dead_letters: u64,
     pub(crate) held_events: u64,
     pub(crate) oldest_dead_letter: Option<Timestamp>,
-    /// The lowest of `shards`' positions, and the oldest event wanted behind it: when it was recorded
-    /// and how many there are up to the mark (counted up to a bound).
+    /// The oldest event wanted behind the lowest of `shards`' positions: when it was recorded, and how
+    /// many there are up to the highest position that can be seen, so that a mark that stands still
+    /// shows (counted up to a bound).
     pub(crate) behind_since: Option<Timestamp>,
     pub(crate) behind_events: u64,
     /// Events and seconds of the batches of the last minute, from the run log.
     pub(crate) recent_events: u64,
     pub(crate) recent_seconds: f64,
+    /// The oldest batch of the last minute, of any shard, if there was one.
+    pub(crate) earlier: Option<Earlier>,
+}
+
+/// Where a generation was some time ago: tells whether it comes nearer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Earlier {
+    /// When that batch was logged.
+    pub(crate) at: Timestamp,
+    /// When the first event behind its start was recorded.
+    pub(crate) events_of: Timestamp,
 }
 
 /// A row of `dead_letters`.
@@ -127,6 +140,38 @@ pub(crate) struct DeadLetterRow {
     pub(crate) behind: Option<Position>,
     pub(crate) error: Option<String>,
     pub(crate) attempts: u32,
+}
+
+/// A row of `dead_letters` with its event, for people to look at.
+#[derive(Debug, Clone)]
+pub(crate) struct DeadLetterInfo {
+    pub(crate) row: DeadLetterRow,
+    pub(crate) stream_id: StreamId,
+    pub(crate) event_type: String,
+    pub(crate) created_at: Timestamp,
+    pub(crate) tried_at: Option<Timestamp>,
+    pub(crate) retry_wanted: bool,
+}
+
+/// A row of `skips` with its event, for people to look at.
+#[derive(Debug, Clone)]
+pub(crate) struct SkipInfo {
+    pub(crate) position: Position,
+    pub(crate) key: String,
+    pub(crate) reason: String,
+    pub(crate) skipped_at: Timestamp,
+}
+
+/// A row of `system_messages`, as read.
+#[derive(Debug, Clone)]
+pub(crate) struct MessageInfo {
+    pub(crate) recorded_at: Timestamp,
+    pub(crate) generation: Option<i32>,
+    pub(crate) kind: String,
+    pub(crate) position: Option<Position>,
+    pub(crate) key: Option<String>,
+    pub(crate) actor: String,
+    pub(crate) message: String,
 }
 
 /// A row of `system_messages`, to be written.

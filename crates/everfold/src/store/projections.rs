@@ -11,7 +11,9 @@ use uuid::Uuid;
 use crate::Position;
 use crate::error::{ProjectionError, StoreError, StoreErrorKind};
 use crate::projection::Projection;
-use crate::projection::generation::{Generation, GenerationState, GenerationStatus, Lease};
+use crate::projection::generation::{
+    DeadLetterInfo, Generation, GenerationState, GenerationStatus, Lease, MessageInfo, SkipInfo,
+};
 use crate::projection::job::{Job, JobOutcome};
 use crate::projection::projector::{ApplyError, Projector};
 
@@ -49,6 +51,27 @@ pub(crate) struct Reach {
     pub(crate) owed: u64,
     pub(crate) status: GenerationStatus,
     pub(crate) reason: Option<String>,
+}
+
+/// Where the log stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Heads {
+    pub(crate) mark: Position,
+    /// The highest position that can be seen, which a mark that is held is behind.
+    pub(crate) highest: Position,
+    /// The database's clock.
+    pub(crate) now: jiff::Timestamp,
+}
+
+/// A change of a generation's status by an operator, or by a runner that gives up an inline one.
+#[derive(Debug, Clone)]
+pub(crate) struct StatusChange {
+    pub(crate) generation: i32,
+    /// Nothing is changed if it is in none of these.
+    pub(crate) from: Vec<GenerationStatus>,
+    pub(crate) to: GenerationStatus,
+    pub(crate) reason: Option<String>,
+    pub(crate) actor: String,
 }
 
 /// A document as it is stored.
@@ -120,6 +143,63 @@ pub(crate) trait ProjectionBackend: Send + Sync {
         position: Position,
     ) -> BoxFuture<'_, Result<Option<Reach>, StoreError>> {
         let _ = (namespace, name, position);
+        missing()
+    }
+    /// The mark, the highest position, and the time there.
+    fn heads(&self) -> BoxFuture<'_, Result<Heads, StoreError>> {
+        missing()
+    }
+    /// Changes a generation's status and records it (kind `status`), in one transaction. For an
+    /// inline one under the registry gate and its own gate, both exclusive. Clears the attempts and
+    /// failures of its checkpoints. `false` if it was in none of the statuses named.
+    fn change_status(&self, change: StatusChange) -> BoxFuture<'_, Result<bool, StoreError>> {
+        let _ = change;
+        missing()
+    }
+    /// Dead letters and the events held behind them, in rising order, at most `max`.
+    fn list_dead_letters(
+        &self,
+        generation: i32,
+        max: usize,
+    ) -> BoxFuture<'_, Result<Vec<DeadLetterInfo>, StoreError>> {
+        let _ = (generation, max);
+        missing()
+    }
+    /// Open skips in rising order, at most `max`.
+    fn list_skips(
+        &self,
+        generation: i32,
+        max: usize,
+    ) -> BoxFuture<'_, Result<Vec<SkipInfo>, StoreError>> {
+        let _ = (generation, max);
+        missing()
+    }
+    /// System messages of these generations, the newest first, at most `max`.
+    fn list_messages(
+        &self,
+        generations: Vec<i32>,
+        max: usize,
+    ) -> BoxFuture<'_, Result<Vec<MessageInfo>, StoreError>> {
+        let _ = (generations, max);
+        missing()
+    }
+    /// Asks the runner that carries the generation to try a dead letter again (`None`: all of
+    /// them): sets `retry_wanted` where `behind` is NULL. How many there were.
+    fn want_retry(
+        &self,
+        generation: i32,
+        position: Option<Position>,
+    ) -> BoxFuture<'_, Result<u64, StoreError>> {
+        let _ = (generation, position);
+        missing()
+    }
+    /// Dead letters of these generations with `retry_wanted`, in rising order, at most `max`.
+    fn wanted_retries(
+        &self,
+        generations: Vec<i32>,
+        max: usize,
+    ) -> BoxFuture<'_, Result<Vec<(i32, Position)>, StoreError>> {
+        let _ = (generations, max);
         missing()
     }
     /// Appends through this handle apply these from now on.

@@ -108,6 +108,8 @@ pub(crate) trait Unit {
         generation: i32,
         key: Option<&str>,
     ) -> Result<Vec<DeadLetterRow>, ApplyError>;
+    /// Adds rows, or replaces what is there under the same position (`created_at` stays,
+    /// `retry_wanted` ends, `tried_at` is now for failed ones).
     async fn put_dead_letters(
         &mut self,
         generation: i32,

@@ -109,6 +109,8 @@ CREATE TABLE everfold.dead_letters (
     attempts integer NOT NULL DEFAULT 0,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     tried_at timestamptz,
+    -- An operator asks the runner that carries the projection to try it again.
+    retry_wanted boolean NOT NULL DEFAULT false,
     CONSTRAINT dead_letters_pkey PRIMARY KEY (generation, position),
     CONSTRAINT dead_letters_failed_or_held CHECK ((behind IS NULL) = (error IS NOT NULL))
 );

@@ -84,6 +84,7 @@ CREATE TABLE everfold_dead_letters (
     attempts INTEGER NOT NULL DEFAULT 0,
     created_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z'),
     tried_at TEXT,
+    retry_wanted INTEGER NOT NULL DEFAULT 0,
     CONSTRAINT dead_letters_pkey PRIMARY KEY (generation, position),
     CONSTRAINT dead_letters_failed_or_held CHECK ((behind IS NULL) = (error IS NOT NULL))
 ) STRICT, WITHOUT ROWID;
