@@ -151,7 +151,8 @@ pub(crate) trait ProjectionBackend: Send + Sync {
     }
     /// Changes a generation's status and records it (kind `status`), in one transaction. For an
     /// inline one under the registry gate and its own gate, both exclusive. Clears the attempts and
-    /// failures of its checkpoints. `false` if it was in none of the statuses named.
+    /// failures of its checkpoints and raises their epochs, so that no batch goes on under the old
+    /// status. `false` if it was in none of the statuses named.
     fn change_status(&self, change: StatusChange) -> BoxFuture<'_, Result<bool, StoreError>> {
         let _ = change;
         missing()

@@ -49,6 +49,9 @@ pub(crate) trait Unit {
         from: Position,
         to: Position,
     ) -> Result<(), ApplyError>;
+    /// Waits until no append is under way that wants this inline generation, and lets none begin
+    /// before the end of the transaction. Taken before the checkpoint row. Nothing to do on SQLite.
+    async fn lock_gate(&mut self, generation: i32) -> Result<(), ApplyError>;
     /// Notes a failed try in the shard's row.
     async fn note_failure(&mut self, lease: &Lease, failure: &str) -> Result<(), ApplyError>;
 
@@ -97,6 +100,7 @@ pub(crate) trait Unit {
 
     /// A savepoint; they nest.
     async fn savepoint(&mut self) -> Result<(), ApplyError>;
+    /// Undoes what was done since the last savepoint, and ends it.
     async fn rollback_to_savepoint(&mut self) -> Result<(), ApplyError>;
     async fn release_savepoint(&mut self) -> Result<(), ApplyError>;
 
@@ -129,6 +133,13 @@ pub(crate) trait Unit {
         generation: i32,
         max: usize,
     ) -> Result<Vec<(Position, String)>, ApplyError>;
+
+    /// Takes all open skips of a key out, in rising order.
+    async fn take_skips_of(
+        &mut self,
+        generation: i32,
+        key: &str,
+    ) -> Result<Vec<Position>, ApplyError>;
 
     async fn set_status(
         &mut self,
