@@ -1,6 +1,14 @@
 //! The SQL of a projection, as read from its files.
 
+mod statement;
+#[cfg(test)]
+mod tests;
+mod token;
+
 use std::path::PathBuf;
+
+use crate::error::ProjectionError;
+pub(crate) use statement::Statement;
 
 /// Text of a file, and where it came from, so that errors can point into it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -8,6 +16,51 @@ pub(crate) struct Script {
     /// For messages only.
     pub(crate) file: PathBuf,
     pub(crate) text: String,
+}
+
+impl Script {
+    /// The statements, without empty ones.
+    ///
+    /// # Errors
+    /// If a quote, a comment or a `BEGIN` does not end.
+    pub(crate) fn statements(&self) -> Result<Vec<Statement>, ScriptError> {
+        statement::statements(&self.text)
+    }
+}
+
+/// What is wrong with a script, and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {message}")]
+pub(crate) struct ScriptError {
+    /// From 1.
+    pub(crate) line: u32,
+    pub(crate) message: String,
+}
+
+impl ScriptError {
+    /// The same as an error of a projection.
+    pub(crate) fn of(self, projection: &str, script: &Script) -> ProjectionError {
+        ProjectionError::Sql {
+            projection: projection.to_owned(),
+            file: script.file.display().to_string(),
+            line: self.line,
+            message: self.message,
+        }
+    }
+}
+
+/// SQL without comments, and on one line as far as its strings allow. What cannot be read stays.
+pub(crate) fn on_one_line(sql: &str) -> String {
+    let Ok(tokens) = token::tokens(sql) else { return sql.to_owned() };
+    let (mut line, mut end) = (String::with_capacity(sql.len()), 0);
+    for token in tokens {
+        if end > 0 && token.start > end {
+            line.push(' ');
+        }
+        line.push_str(token.text(sql));
+        end = token.end;
+    }
+    line
 }
 
 /// An SQL expression over `data` that brings events of a type from one schema version to the next.
