@@ -144,7 +144,7 @@ pub(crate) fn check_json(
 
 /// An escape in JSON text that is no character a store can hold, if there is one: NUL, or half of
 /// a surrogate pair. The text is valid JSON otherwise.
-fn unstorable_escape(json: &str) -> Option<Unstorable> {
+pub(crate) fn unstorable_escape(json: &str) -> Option<Unstorable> {
     let mut rest = json;
     while let Some(at) = rest.find('\\') {
         let escape = &rest[at + 1..];
@@ -171,7 +171,7 @@ fn unstorable_escape(json: &str) -> Option<Unstorable> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Unstorable {
+pub(crate) enum Unstorable {
     Nul,
     HalfPair,
 }

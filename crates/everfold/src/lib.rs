@@ -38,8 +38,8 @@ pub use metadata::Metadata;
 pub use options::{Durability, Limits, Pooler, StoreOptions};
 pub use position::{Position, Version};
 pub use projection::{
-    GenerationStatus, HandlerBatch, HandlerError, Lifecycle, OnError, Projection, ProjectionKind,
-    ProjectionSettings,
+    DocumentProjection, Documents, GenerationStatus, HandlerBatch, HandlerBody, HandlerError,
+    Lifecycle, OnError, Projection, ProjectionBuilder, ProjectionKind, ProjectionSettings,
 };
 pub use read::{EventStream, ReadAll, ReadStream, Typed, TypedEventStream};
 pub use snapshot::SnapshotPolicy;

@@ -13,8 +13,8 @@ pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
 pub struct HandlerBatch<'a> {
     /// The events.
     pub events: &'a [RecordedEvent],
-    /// Where the projection's tables are: on PostgreSQL the schema, on SQLite the prefix of their
-    /// names. [`HandlerBatch::table`] puts it before a name.
+    /// Where the projection's tables are: on PostgreSQL their schema (`{home}.orders`), on SQLite the
+    /// prefix of their names (`{home}orders`). Plain text that needs no quoting.
     pub home: &'a str,
     /// Whether these events were applied before, by an earlier generation: side effects stay off.
     pub replayed: bool,

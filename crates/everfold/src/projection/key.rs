@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use sha2::{Digest, Sha256};
+
 use crate::RecordedEvent;
 
 /// What order matters within.
@@ -122,7 +124,39 @@ impl fmt::Display for KeyField {
     }
 }
 
+/// The shard of a key: the first four bytes of its SHA-256 as a number, modulo the shards. The
+/// databases compute the same (`everfold.shard_of` on PostgreSQL); fixed for ever, because the
+/// checkpoints of a generation stand for it.
+pub(crate) fn shard_of(key: &str, shards: u32) -> u32 {
+    let digest = Sha256::digest(key.as_bytes());
+    let number = u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]);
+    number % shards.max(1)
+}
+
 /// Names that need no quoting anywhere.
 fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The SQL function has the same vectors in its test.
+    #[test]
+    fn shard_of_a_key_never_changes() {
+        let long = "x".repeat(512);
+        let vectors = [
+            ("", [0, 0, 1, 2, 66]),
+            ("cart-1", [0, 0, 5, 8, 696]),
+            ("cart-2", [0, 0, 3, 10, 42]),
+            ("ä/ß 漢字 😀", [0, 1, 1, 9, 393]),
+            (r#"["acme","42"]"#, [0, 0, 5, 2, 306]),
+            (&long, [0, 1, 0, 3, 67]),
+        ];
+        for (key, shards) in vectors {
+            let found = [1, 2, 7, 16, 1024].map(|count| shard_of(key, count));
+            assert_eq!(found, shards, "{key}");
+        }
+    }
 }

@@ -13,7 +13,9 @@
 //! protocols of one transaction (a batch, a drain, a retry of dead letters) are in `job/`, written
 //! once over [`Unit`](crate::store::Unit), which each backend implements.
 
+pub(crate) mod builder;
 pub(crate) mod definition;
+pub(crate) mod document;
 pub(crate) mod generation;
 pub(crate) mod handler;
 pub(crate) mod job;
@@ -21,7 +23,9 @@ pub(crate) mod key;
 pub(crate) mod projector;
 pub(crate) mod script;
 
+pub use builder::{Documents, HandlerBody, ProjectionBuilder};
 pub use definition::{Lifecycle, OnError, ProjectionKind, ProjectionSettings};
+pub use document::DocumentProjection;
 pub use generation::GenerationStatus;
 #[cfg(feature = "postgres")]
 pub use handler::PostgresHandler;
