@@ -434,6 +434,33 @@ pub enum ProjectionError {
         /// A name like it, or nothing.
         suggestion: String,
     },
+    /// What was asked for does not fit the state it is in. The message says why, and what to do.
+    #[error("projection \"{projection}\" {message}")]
+    Refused {
+        /// Which projection.
+        projection: String,
+        /// Why not.
+        message: String,
+    },
+    /// There is no dead letter at this position.
+    #[error(
+        "projection \"{projection}\" has no dead letter at position {position}; \
+         `everfold dead-letters list` shows those there are"
+    )]
+    NoDeadLetter {
+        /// Which projection.
+        projection: String,
+        /// The position asked for.
+        position: Position,
+    },
+    /// It stopped because an event could not be applied.
+    #[error("projection \"{projection}\" failed: {reason}")]
+    Failed {
+        /// Which projection.
+        projection: String,
+        /// The event, what was wrong with it, and what to do.
+        reason: String,
+    },
     /// The projection did not get there in time.
     #[error(
         "projection \"{projection}\" did not reach position {position} within {waited:?}: {reason}"

@@ -38,8 +38,10 @@ pub use metadata::Metadata;
 pub use options::{Durability, Limits, Pooler, StoreOptions};
 pub use position::{Position, Version};
 pub use projection::{
-    DocumentProjection, Documents, GenerationStatus, HandlerBatch, HandlerBody, HandlerError,
-    Lifecycle, OnError, Projection, ProjectionBuilder, ProjectionKind, ProjectionSettings,
+    DeadLetter, DocumentProjection, Documents, GenerationStatus, HandlerBatch, HandlerBody,
+    HandlerError, HealthOptions, HealthProblem, Lifecycle, OnError, Projection, ProjectionBuilder,
+    ProjectionKind, ProjectionMessage, ProjectionSettings, ProjectionStatus, Registered, Retried,
+    ShardStatus, Skip, Trend,
 };
 pub use read::{EventStream, ReadAll, ReadStream, Typed, TypedEventStream};
 pub use snapshot::SnapshotPolicy;

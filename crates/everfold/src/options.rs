@@ -118,6 +118,9 @@ pub struct StoreOptions {
     /// Publish the high-water mark for standbys this often while this store is open. Default:
     /// never.
     pub publish_mark_every: Option<Duration>,
+    /// The namespace of projections: lower-case letters, digits and `_`, at most 16. Several
+    /// applications in one database keep apart with it. Default: none.
+    pub namespace: String,
     /// How PostgreSQL is reached.
     pub pooler: Pooler,
     /// How safe a commit on SQLite is.
@@ -147,6 +150,7 @@ impl Default for StoreOptions {
             poll_max: Duration::from_millis(500),
             notify: true,
             publish_mark_every: None,
+            namespace: String::new(),
             pooler: Pooler::Detect,
             durability: Durability::Full,
         }
@@ -172,6 +176,16 @@ impl StoreOptions {
                 option: "publish_mark_every",
                 found: "0".to_owned(),
                 reason: "it must be more than nothing".to_owned(),
+            });
+        }
+        let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
+        let begins_well =
+            self.namespace.is_empty() || self.namespace.as_bytes()[0].is_ascii_lowercase();
+        if !begins_well || self.namespace.len() > 16 || !self.namespace.bytes().all(plain) {
+            return Err(OpenError::Option {
+                option: "namespace",
+                found: self.namespace.clone(),
+                reason: "lower-case letters, digits and _, a letter first, at most 16".to_owned(),
             });
         }
         in_range("pool_size", self.pool_size, 2, 1 << 20)?;

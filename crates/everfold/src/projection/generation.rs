@@ -118,17 +118,6 @@ pub(crate) struct GenerationState {
     /// Events and seconds of the batches of the last minute, from the run log.
     pub(crate) recent_events: u64,
     pub(crate) recent_seconds: f64,
-    /// The oldest batch of the last minute, of any shard, if there was one.
-    pub(crate) earlier: Option<Earlier>,
-}
-
-/// Where a generation was some time ago: tells whether it comes nearer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Earlier {
-    /// When that batch was logged.
-    pub(crate) at: Timestamp,
-    /// When the first event behind its start was recorded.
-    pub(crate) events_of: Timestamp,
 }
 
 /// A row of `dead_letters`.

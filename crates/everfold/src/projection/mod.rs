@@ -18,10 +18,15 @@ pub(crate) mod definition;
 pub(crate) mod document;
 pub(crate) mod generation;
 pub(crate) mod handler;
+mod health;
 pub(crate) mod job;
 pub(crate) mod key;
+mod letters;
 pub(crate) mod projector;
+pub(crate) mod registry;
 pub(crate) mod script;
+mod status;
+mod wait;
 
 pub use builder::{Documents, HandlerBody, ProjectionBuilder};
 pub use definition::{Lifecycle, OnError, ProjectionKind, ProjectionSettings};
@@ -32,6 +37,10 @@ pub use handler::PostgresHandler;
 #[cfg(feature = "sqlite")]
 pub use handler::SqliteHandler;
 pub use handler::{HandlerBatch, HandlerError};
+pub use health::{HealthOptions, HealthProblem};
+pub use letters::{DeadLetter, ProjectionMessage, Retried, Skip};
+pub use registry::Registered;
+pub use status::{ProjectionStatus, ShardStatus, Trend};
 
 use definition::Definition;
 use projector::Projector;

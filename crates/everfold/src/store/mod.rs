@@ -23,6 +23,7 @@ use crate::diagnosis::Diagnosis;
 use crate::error::{AppendError, ImportError, MigrateError, OpenError, ReadError, StoreError};
 use crate::import::{ImportChunk, ImportProgress, ImportedChunk};
 use crate::options::StoreOptions;
+use crate::projection::registry::Hub;
 use crate::read::{ReadAll, ReadStream};
 use crate::snapshot::StoredSnapshot;
 use crate::upcast::Upcasters;
@@ -166,6 +167,7 @@ struct Inner {
     options: Arc<StoreOptions>,
     url: StoreUrl,
     mark: MarkPoller,
+    hub: Hub,
 }
 
 impl Store {
@@ -197,7 +199,7 @@ impl Store {
             tokio::spawn(mark::keep_publishing(Arc::downgrade(&backend), every));
         }
         let mark = MarkPoller::new(&backend, Arc::clone(&options));
-        Ok(Store(Arc::new(Inner { backend, options, url, mark })))
+        Ok(Store(Arc::new(Inner { backend, options, url, mark, hub: Hub::new() })))
     }
 
     /// Which kind of database this is.
@@ -328,6 +330,10 @@ impl Store {
 
     pub(crate) fn backend(&self) -> &dyn Backend {
         self.0.backend.as_ref()
+    }
+
+    pub(crate) fn hub(&self) -> &Hub {
+        &self.0.hub
     }
 
     pub(crate) fn options(&self) -> &StoreOptions {

@@ -1,6 +1,12 @@
 //! The protocols of one transaction on a read model, written once for every store.
 //!
 //! Every job takes the shard's checkpoint row first. An error rolls all of it back.
+//!
+//! ```text
+//!   Batch ──refused──> NoteFailure, a pause, Batch again … ──retries used up──> CarefulBatch
+//!   Drain ──refused──> …                                                   ──> CarefulDrain
+//!   an operator ──────────────────────────────────────────────────────────> Retry, Discard
+//! ```
 
 use std::sync::Arc;
 
@@ -26,10 +32,37 @@ pub(crate) struct Job {
 pub(crate) enum Task {
     /// Applies the next events of a shard, up to the mark, and moves its checkpoint.
     Batch { lease: Lease, mark: Position, events_max: usize, worker: Uuid },
+    /// Notes that a batch or a drain was refused, in the shard's row.
+    NoteFailure { lease: Lease, failure: String },
+    /// The same as a batch for few events, after retrying has not helped: finds those that fail, and
+    /// does with them what the policy says.
+    CarefulBatch { lease: Lease, mark: Position, worker: Uuid, actor: String, attempts: u32 },
+    /// Applies what an inline generation owes.
+    Drain { lease: Lease, events_max: usize, actor: String },
+    /// The same for few events, after retrying has not helped.
+    CarefulDrain { lease: Lease, actor: String, attempts: u32 },
+    /// Tries a dead letter again, and what waits behind it.
+    Retry { position: Position, actor: String },
+    /// Gives a dead letter up, and applies what waits behind it.
+    Discard { position: Position, reason: String, actor: String },
+}
+
+impl Task {
+    /// Who does it, for the record; batches that go well leave none.
+    pub(crate) fn actor(&self) -> &str {
+        match self {
+            Task::Batch { .. } | Task::NoteFailure { .. } => "",
+            Task::CarefulBatch { actor, .. }
+            | Task::Drain { actor, .. }
+            | Task::CarefulDrain { actor, .. }
+            | Task::Retry { actor, .. }
+            | Task::Discard { actor, .. } => actor,
+        }
+    }
 }
 
 /// What was done.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct JobOutcome {
     /// Where the checkpoint stands now.
     pub(crate) position: Position,
@@ -37,6 +70,15 @@ pub(crate) struct JobOutcome {
     pub(crate) applied: u64,
     /// Whether there was more than fitted.
     pub(crate) more: bool,
+    /// The event that stopped it: the projection has failed, or the retried key still waits.
+    pub(crate) failure: Option<Failure>,
+}
+
+/// An event that could not be applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) position: Position,
+    pub(crate) message: String,
 }
 
 impl Job {
@@ -45,8 +87,9 @@ impl Job {
         match &self.task {
             Task::Batch { lease, .. } => {
                 let position = unit.lock_checkpoint(lease).await?;
-                Ok(JobOutcome { position, applied: 0, more: false })
+                Ok(JobOutcome { position, ..JobOutcome::default() })
             }
+            _ => Err(ApplyError::LeaseLost),
         }
     }
 }

@@ -1,0 +1,146 @@
+//! What is wrong with projections, by thresholds.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::generation::GenerationStatus;
+use super::status::{ProjectionStatus, Trend};
+use crate::diagnosis::{MarkHolder, Severity};
+use crate::error::ProjectionError;
+use crate::store::Store;
+
+/// When something counts as a problem. What a projection's own settings say comes first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HealthOptions {
+    /// A dead letter older than this: 1 h.
+    pub dead_letter_age: Duration,
+    /// An open skip older than this: 1 h.
+    pub skip_age: Duration,
+    /// Work to do, and no worker or no movement for this long: 60 s.
+    pub stalled_after: Duration,
+    /// An append that has held the mark for this long: 60 s.
+    pub mark_held_for: Duration,
+}
+
+impl Default for HealthOptions {
+    fn default() -> Self {
+        HealthOptions {
+            dead_letter_age: Duration::from_secs(60 * 60),
+            skip_age: Duration::from_secs(60 * 60),
+            stalled_after: Duration::from_secs(60),
+            mark_held_for: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Something that is wrong, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct HealthProblem {
+    /// The projection; `None` if it is the store.
+    pub projection: Option<String>,
+    /// What, in one word: `failed`, `lag`, `stalled`, `dead-letters`, `skips`, `mark`.
+    pub check: &'static str,
+    /// Whether it fails or only warns.
+    pub severity: Severity,
+    /// In words, with what to do.
+    pub message: String,
+}
+
+impl Store {
+    /// What is wrong with the projections of this handle's namespace; empty if nothing is.
+    ///
+    /// # Errors
+    /// If the database refuses or cannot be reached.
+    pub async fn health(
+        &self,
+        options: &HealthOptions,
+    ) -> Result<Vec<HealthProblem>, ProjectionError> {
+        let mut problems = Vec::new();
+        let projections = self.projections().await?;
+        for status in &projections {
+            check_projection(status, options, &mut problems);
+        }
+        if projections.iter().any(|status| status.mark < status.highest) {
+            let diagnosis = self.diagnose().await?;
+            if let Some(holder) = diagnosis.holders.first() {
+                problems.extend(check_mark(holder, options));
+            }
+        }
+        Ok(problems)
+    }
+}
+
+fn check_projection(
+    status: &ProjectionStatus,
+    options: &HealthOptions,
+    problems: &mut Vec<HealthProblem>,
+) {
+    let mut add = |check, severity, message| {
+        let projection = Some(status.name.clone());
+        problems.push(HealthProblem { projection, check, severity, message });
+    };
+    if status.status == GenerationStatus::Failed {
+        let reason = status.reason.as_deref().unwrap_or("no reason was given");
+        add("failed", Severity::Problem, reason.to_owned());
+    }
+    let lag = format!("{:.0} s and {} events behind", status.lag_seconds, status.lag_events);
+    if status.lag_fail_seconds.is_some_and(|max| status.lag_seconds > max) {
+        add("lag", Severity::Problem, format!("{lag}, more than lag_fail allows"));
+    } else if status.lag_warn_seconds.is_some_and(|max| status.lag_seconds > max) {
+        add("lag", Severity::Warning, format!("{lag}, more than lag_warn allows"));
+    }
+    if let Some(message) = stalled(status, options) {
+        add("stalled", Severity::Problem, format!("{lag}, {message}"));
+    }
+    let old = |age: Option<f64>, max: Duration| age.filter(|age| *age > max.as_secs_f64());
+    if let Some(age) = old(status.oldest_dead_letter_seconds, options.dead_letter_age) {
+        let count = status.dead_letters;
+        let message = format!(
+            "{count} dead letters, the oldest for {age:.0} s; `everfold dead-letters list {}` shows \
+             them, retry or discard them",
+            status.name
+        );
+        add("dead-letters", Severity::Problem, message);
+    }
+    if let Some(age) = old(status.oldest_skip_seconds, options.skip_age) {
+        let count = status.open_skips;
+        let message = format!(
+            "{count} events are owed, the oldest for {age:.0} s; start a runner that carries this \
+             projection (`everfold run`), or resume it"
+        );
+        add("skips", Severity::Problem, message);
+    }
+}
+
+/// Why a projection with work to do does not do it, if that is so.
+fn stalled(status: &ProjectionStatus, options: &HealthOptions) -> Option<&'static str> {
+    use GenerationStatus::{Active, Building};
+    let runs = matches!(status.status, Active | Building);
+    if !runs || status.lag_seconds < options.stalled_after.as_secs_f64() {
+        return None;
+    }
+    if status.shards.iter().any(|shard| shard.owner.is_none()) {
+        return Some("and nobody runs it; start a runner that carries it (`everfold run`)");
+    }
+    (status.trend == Trend::Standing).then_some(
+        "and it does not move; `everfold status` shows the last failure, `everfold doctor` who holds \
+         the mark",
+    )
+}
+
+fn check_mark(holder: &MarkHolder, options: &HealthOptions) -> Option<HealthProblem> {
+    let seconds = holder.seconds.filter(|held| *held > options.mark_held_for.as_secs_f64())?;
+    let who = match (&holder.prepared, holder.pid) {
+        (Some(name), _) => format!("the prepared transaction \"{name}\""),
+        (None, Some(pid)) => format!("the session with pid {pid}"),
+        (None, None) => "a transaction".to_owned(),
+    };
+    let message = format!(
+        "the high-water mark stands still: {who} has held it for {seconds:.0} s; `everfold doctor` \
+         says more"
+    );
+    Some(HealthProblem { projection: None, check: "mark", severity: Severity::Problem, message })
+}

@@ -1,0 +1,299 @@
+//! Dead letters, skips and system messages, as operators see and treat them.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::generation::{DeadLetterInfo, Generation, MessageInfo, SkipInfo};
+use super::job::{Job, JobOutcome, Task};
+use super::projector::ApplyError;
+use super::registry::operator;
+use crate::error::ProjectionError;
+use crate::store::{Store, jitter};
+use crate::{Position, StreamId};
+
+/// Most rows that one list returns.
+const LIST_MAX: usize = 10_000;
+/// How often a treatment is tried while somebody else is in the way.
+const TRIES_MAX: u32 = 8;
+/// First pause between two tries; it doubles.
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
+
+/// An event that could not be applied, or one that waits behind it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct DeadLetter {
+    /// Where the event stands in the log.
+    pub position: Position,
+    /// Its stream.
+    pub stream_id: StreamId,
+    /// Its type.
+    pub event_type: String,
+    /// Its key in this projection: later events of the key wait behind it.
+    pub key: String,
+    /// The failed event that this one waits behind; `None` if this one failed itself.
+    pub behind: Option<Position>,
+    /// What went wrong.
+    pub error: Option<String>,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// When it was put aside.
+    pub created_at: Timestamp,
+    /// When it was last tried.
+    pub tried_at: Option<Timestamp>,
+    /// Whether a runner was asked to try it again.
+    pub retry_wanted: bool,
+}
+
+/// An event that an inline projection owes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Skip {
+    /// Where the event stands in the log.
+    pub position: Position,
+    /// Its key in this projection.
+    pub key: String,
+    /// Why the append did not apply it.
+    pub reason: String,
+    /// When.
+    pub skipped_at: Timestamp,
+}
+
+/// Something that happened to a projection.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ProjectionMessage {
+    /// When.
+    pub recorded_at: Timestamp,
+    /// What, in one word: `registered`, `status`, `failure`, `dead-letter`, `skip-settled` …
+    pub kind: String,
+    /// The event it is about.
+    pub position: Option<Position>,
+    /// The key it is about.
+    pub key: Option<String>,
+    /// Who did it: a worker, an operator, or `append`.
+    pub actor: String,
+    /// In words.
+    pub message: String,
+}
+
+/// What became of a dead letter that was to be tried again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Retried {
+    /// It is applied, and so are the events that waited behind it.
+    Applied {
+        /// How many events in all.
+        events: u64,
+    },
+    /// It, or one of those behind it, failed again and is the dead letter now.
+    FailedAgain {
+        /// Which event.
+        position: Position,
+        /// What went wrong.
+        error: String,
+    },
+    /// This process does not have the projection's code; a runner that has it will try.
+    Requested,
+}
+
+impl Store {
+    /// Events that a projection could not apply and those that wait behind them, by position; at most
+    /// 10,000.
+    ///
+    /// # Errors
+    /// [`ProjectionError::Unknown`] if there is no such projection.
+    pub async fn dead_letters(&self, name: &str) -> Result<Vec<DeadLetter>, ProjectionError> {
+        let generation = self.generation_of(name).await?;
+        let rows = self.backend().list_dead_letters(generation.id, LIST_MAX).await?;
+        Ok(rows.into_iter().map(DeadLetter::new).collect())
+    }
+
+    /// Events that an inline projection owes, by position; at most 10,000.
+    ///
+    /// # Errors
+    /// [`ProjectionError::Unknown`] if there is no such projection.
+    pub async fn skips(&self, name: &str) -> Result<Vec<Skip>, ProjectionError> {
+        let generation = self.generation_of(name).await?;
+        let rows = self.backend().list_skips(generation.id, LIST_MAX).await?;
+        let skip = |row: SkipInfo| Skip {
+            position: row.position,
+            key: row.key,
+            reason: row.reason,
+            skipped_at: row.skipped_at,
+        };
+        Ok(rows.into_iter().map(skip).collect())
+    }
+
+    /// What happened to a projection, the newest first; at most 10,000.
+    ///
+    /// # Errors
+    /// [`ProjectionError::Unknown`] if there is no such projection.
+    pub async fn system_messages(
+        &self,
+        name: &str,
+    ) -> Result<Vec<ProjectionMessage>, ProjectionError> {
+        let generations = self.generations_of(name).await?.iter().map(|g| g.id).collect();
+        let rows = self.backend().list_messages(generations, LIST_MAX).await?;
+        let message = |row: MessageInfo| ProjectionMessage {
+            recorded_at: row.recorded_at,
+            kind: row.kind,
+            position: row.position,
+            key: row.key,
+            actor: row.actor,
+            message: row.message,
+        };
+        Ok(rows.into_iter().map(message).collect())
+    }
+
+    /// Tries a dead letter again, then the events that wait behind it, in their order.
+    ///
+    /// # Errors
+    /// [`ProjectionError::NoDeadLetter`] if there is none at that position.
+    pub async fn retry_dead_letter(
+        &self,
+        name: &str,
+        position: Position,
+    ) -> Result<Retried, ProjectionError> {
+        let generation = self.generation_of(name).await?;
+        self.retry(Arc::new(generation), position, operator()).await
+    }
+
+    /// Tries all dead letters of a projection again; what became of each, by position.
+    ///
+    /// # Errors
+    /// [`ProjectionError::Unknown`] if there is no such projection.
+    pub async fn retry_dead_letters(
+        &self,
+        name: &str,
+    ) -> Result<Vec<(Position, Retried)>, ProjectionError> {
+        let generation = Arc::new(self.generation_of(name).await?);
+        let rows = self.backend().list_dead_letters(generation.id, LIST_MAX).await?;
+        let failed = rows.into_iter().filter(|row| row.row.behind.is_none());
+        let mut outcomes = Vec::new();
+        for position in failed.map(|row| row.row.position) {
+            match self.retry(Arc::clone(&generation), position, operator()).await {
+                Ok(outcome) => outcomes.push((position, outcome)),
+                // A runner or another operator was faster.
+                Err(ProjectionError::NoDeadLetter { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// Gives a dead letter up, with a record of it, then applies the events that wait behind it.
+    ///
+    /// # Errors
+    /// [`ProjectionError::NoDeadLetter`] if there is none at that position;
+    /// [`ProjectionError::Refused`] if this process does not have the projection's code.
+    pub async fn discard_dead_letter(
+        &self,
+        name: &str,
+        position: Position,
+        reason: &str,
+    ) -> Result<Retried, ProjectionError> {
+        let generation = Arc::new(self.generation_of(name).await?);
+        if self.hub().projector(&generation).is_none() {
+            return Err(ProjectionError::Refused {
+                projection: name.to_owned(),
+                message:
+                    "is written in Rust, and this process does not have its code; discard its \
+                          dead letters from the application that registers it"
+                        .to_owned(),
+            });
+        }
+        let (reason, actor) = (reason.to_owned(), operator());
+        self.treat(generation, Task::Discard { position, reason, actor }, position).await
+    }
+
+    pub(crate) async fn retry(
+        &self,
+        generation: Arc<Generation>,
+        position: Position,
+        actor: String,
+    ) -> Result<Retried, ProjectionError> {
+        if self.hub().projector(&generation).is_none() {
+            return match self.backend().want_retry(generation.id, Some(position)).await? {
+                0 => Err(no_dead_letter(&generation, position)),
+                _ => Ok(Retried::Requested),
+            };
+        }
+        self.treat(generation, Task::Retry { position, actor }, position).await
+    }
+
+    /// Runs a job again while somebody else is in the way.
+    async fn run_patiently(&self, job: Job) -> Result<JobOutcome, ApplyError> {
+        for attempt in 0..TRIES_MAX {
+            match self.backend().run(job.clone()).await {
+                Err(ApplyError::Store(error)) if error.is_transient() => {
+                    tracing::debug!(%error, attempt, "a dead letter could not be treated yet");
+                    tokio::time::sleep(jitter(PAUSE * 2u32.pow(attempt))).await;
+                }
+                outcome => return outcome,
+            }
+        }
+        self.backend().run(job).await
+    }
+
+    /// Runs the task, and goes on with what did not fit into one transaction.
+    async fn treat(
+        &self,
+        generation: Arc<Generation>,
+        mut task: Task,
+        position: Position,
+    ) -> Result<Retried, ProjectionError> {
+        let projector = self.hub().projector(&generation).expect("asked before");
+        let mut events = 0;
+        loop {
+            let upcasters = Arc::clone(&self.options().upcasters);
+            let (generation, projector) = (Arc::clone(&generation), projector.clone());
+            let actor = task.actor().to_owned();
+            let job = Job { generation: Arc::clone(&generation), projector, upcasters, task };
+            let outcome = self.run_patiently(job).await.map_err(|error| match error {
+                ApplyError::Store(error) => ProjectionError::Store(error),
+                ApplyError::Refused { message, .. } => {
+                    ProjectionError::Failed { projection: generation.name.clone(), reason: message }
+                }
+                ApplyError::LeaseLost => no_dead_letter(&generation, position),
+            })?;
+            self.hub().has_moved();
+            let JobOutcome { applied, more, failure, .. } = outcome;
+            events += applied;
+            match failure {
+                Some(failure) if more => {
+                    task = Task::Retry { position: failure.position, actor };
+                }
+                Some(failure) => {
+                    let (position, error) = (failure.position, failure.message);
+                    return Ok(Retried::FailedAgain { position, error });
+                }
+                None => return Ok(Retried::Applied { events }),
+            }
+        }
+    }
+}
+
+fn no_dead_letter(generation: &Generation, position: Position) -> ProjectionError {
+    ProjectionError::NoDeadLetter { projection: generation.name.clone(), position }
+}
+
+impl DeadLetter {
+    fn new(info: DeadLetterInfo) -> Self {
+        let DeadLetterInfo { row, stream_id, event_type, created_at, tried_at, retry_wanted } =
+            info;
+        DeadLetter {
+            position: row.position,
+            stream_id,
+            event_type,
+            key: row.key,
+            behind: row.behind,
+            error: row.error,
+            attempts: row.attempts,
+            created_at,
+            tried_at,
+            retry_wanted,
+        }
+    }
+}

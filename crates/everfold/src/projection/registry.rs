@@ -1,0 +1,263 @@
+//! Registering projections, and stopping and resuming them: the operators' side of the registry.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::watch;
+
+use super::Projection;
+use super::definition::{Lifecycle, ProjectionKind};
+use super::generation::{Generation, GenerationStatus};
+use super::projector::Projector;
+use crate::error::ProjectionError;
+use crate::store::{Carried, Registration, StatusChange, Store};
+
+/// What [`Store::register`] found or did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Registered {
+    /// The projection's name.
+    pub name: String,
+    /// Its version.
+    pub version: u32,
+    /// Whether it was made just now; otherwise it was there.
+    pub created: bool,
+    /// Where it stands.
+    pub status: GenerationStatus,
+    /// Why, if that needs saying: for example how to fill it.
+    pub reason: Option<String>,
+}
+
+/// What a store handle knows of projections: which it was given, and when one has moved.
+pub(crate) struct Hub {
+    given: Mutex<HashMap<i32, Carried>>,
+    /// Changes whenever a runner of this handle has moved a checkpoint or settled something.
+    moved: watch::Sender<u64>,
+}
+
+impl Hub {
+    pub(crate) fn new() -> Self {
+        Hub { given: Mutex::default(), moved: watch::Sender::new(0) }
+    }
+
+    pub(crate) fn give(&self, carried: Carried) {
+        let mut given = self.given.lock().expect("nothing panics with this locked");
+        given.insert(carried.generation.id, carried);
+    }
+
+    /// What applies events to a generation here: code that was registered, or the database itself.
+    pub(crate) fn projector(&self, generation: &Generation) -> Option<Projector> {
+        if generation.kind == ProjectionKind::Sql {
+            return Some(Projector::Sql);
+        }
+        let given = self.given.lock().expect("nothing panics with this locked");
+        given.get(&generation.id).map(|carried| carried.projector.clone())
+    }
+
+    pub(crate) fn has_moved(&self) {
+        self.moved.send_modify(|times| *times = times.wrapping_add(1));
+    }
+
+    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
+        self.moved.subscribe()
+    }
+}
+
+impl Store {
+    /// Makes a projection known to the store, or finds it there. From then on appends through this
+    /// handle apply it, if it is inline; a [`Runner`](crate::Runner) feeds it otherwise.
+    ///
+    /// Safe to call from many processes at once, and at every start.
+    ///
+    /// # Errors
+    /// If the definition breaks a rule, its SQL fails, or another definition is registered under the
+    /// same version.
+    pub async fn register(&self, projection: Projection) -> Result<Registered, ProjectionError> {
+        let generation = self.register_generation(projection).await?;
+        let Registration { generation, created } = generation;
+        Ok(Registered {
+            name: generation.name,
+            version: generation.version,
+            created,
+            status: generation.status,
+            reason: generation.reason,
+        })
+    }
+
+    pub(crate) async fn register_generation(
+        &self,
+        mut projection: Projection,
+    ) -> Result<Registration, ProjectionError> {
+        projection.definition.namespace.clone_from(&self.options().namespace);
+        if projection.definition.kind() != ProjectionKind::Sql {
+            // Code sees events under today's names; the log has them under the old ones too.
+            let types = projection.definition.event_types.take();
+            projection.definition.event_types =
+                types.map(|types| self.upcasters().stored_names(&types));
+        }
+        let projector = projection.projector.clone();
+        let registration = self.backend().register(projection).await?;
+        let generation = Arc::new(registration.generation.clone());
+        let inline_in_rust =
+            generation.lifecycle == Lifecycle::Inline && generation.kind != ProjectionKind::Sql;
+        let carried = Carried { generation, projector };
+        self.hub().give(carried.clone());
+        if inline_in_rust {
+            self.backend().carry(carried);
+        }
+        Ok(registration)
+    }
+
+    /// Stops feeding a projection until [`Store::resume`]. Appends go on; an inline one owes what
+    /// comes in meanwhile.
+    ///
+    /// # Errors
+    /// If there is no such projection, or it is stopped already.
+    pub async fn pause(&self, name: &str) -> Result<(), ProjectionError> {
+        let mut changed = false;
+        let from = vec![GenerationStatus::Active, GenerationStatus::Building];
+        for generation in self.generations_of(name).await? {
+            if !from.contains(&generation.status) {
+                continue;
+            }
+            let reason = Some(format!("paused by {}", operator()));
+            let to = GenerationStatus::Paused;
+            changed |= self.change_status(&generation, from.clone(), to, reason).await?;
+        }
+        self.changed_or_say(changed, name, "is not running, so it cannot be paused")
+    }
+
+    /// Goes on with a projection that was paused, or that a failure stopped.
+    ///
+    /// # Errors
+    /// If there is no such projection, or it is not stopped.
+    pub async fn resume(&self, name: &str) -> Result<(), ProjectionError> {
+        let mut changed = false;
+        let from = vec![GenerationStatus::Paused, GenerationStatus::Failed];
+        let generations = self.generations_of(name).await?;
+        let read = generations.iter().find(|generation| generation.is_active).cloned();
+        for generation in generations {
+            if !from.contains(&generation.status) {
+                continue;
+            }
+            let to = match &read {
+                _ if generation.is_active => GenerationStatus::Active,
+                Some(read) if generation.version < read.version => GenerationStatus::Kept,
+                _ => GenerationStatus::Building,
+            };
+            changed |= self.change_status(&generation, from.clone(), to, None).await?;
+        }
+        self.hub().has_moved();
+        self.changed_or_say(changed, name, "is neither paused nor failed")
+    }
+
+    async fn change_status(
+        &self,
+        generation: &Generation,
+        from: Vec<GenerationStatus>,
+        to: GenerationStatus,
+        reason: Option<String>,
+    ) -> Result<bool, ProjectionError> {
+        let (generation, actor) = (generation.id, operator());
+        let change = StatusChange { generation, from, to, reason, actor };
+        Ok(self.backend().change_status(change).await?)
+    }
+
+    fn changed_or_say(
+        &self,
+        changed: bool,
+        name: &str,
+        message: &str,
+    ) -> Result<(), ProjectionError> {
+        if changed {
+            return Ok(());
+        }
+        Err(ProjectionError::Refused { projection: name.to_owned(), message: message.to_owned() })
+    }
+
+    /// All generations of a name in this handle's namespace, the newest last.
+    pub(crate) async fn generations_of(
+        &self,
+        name: &str,
+    ) -> Result<Vec<Generation>, ProjectionError> {
+        let all = self.backend().generations().await?;
+        let here = all.into_iter().filter(|g| g.namespace == self.options().namespace);
+        let (found, others): (Vec<_>, Vec<_>) = here.partition(|g| g.name == name);
+        if found.is_empty() {
+            let others = others.iter().map(|generation| generation.name.as_str());
+            return Err(unknown(name, others));
+        }
+        Ok(found)
+    }
+
+    /// The generation that is meant by a name: the one readers see, else the newest.
+    pub(crate) async fn generation_of(&self, name: &str) -> Result<Generation, ProjectionError> {
+        let mut generations = self.generations_of(name).await?;
+        let index = generations.iter().position(|generation| generation.is_active);
+        Ok(generations.swap_remove(index.unwrap_or(generations.len() - 1)))
+    }
+}
+
+/// Who does something by hand: user and machine, as far as they are known.
+pub(crate) fn operator() -> String {
+    let named = |names: &[&str]| names.iter().find_map(|name| std::env::var(name).ok());
+    let user = named(&["USER", "USERNAME"]).unwrap_or_else(|| "somebody".to_owned());
+    let host = named(&["HOSTNAME", "COMPUTERNAME"]);
+    let host = host.or_else(|| std::fs::read_to_string("/etc/hostname").ok());
+    match host.as_deref().map(str::trim).filter(|host| !host.is_empty()) {
+        Some(host) => format!("{user}@{host}"),
+        None => user,
+    }
+}
+
+/// The error for a name nobody knows, with the name that is most like it.
+pub(crate) fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> ProjectionError {
+    let nearest = known.map(|known| (distance(name, known), known)).min();
+    let suggestion = match nearest {
+        Some((distance, known)) if distance <= 1 + name.len() / 3 => {
+            format!("; did you mean \"{known}\"?")
+        }
+        Some(_) => "; `everfold status` lists those there are".to_owned(),
+        None => "; none is registered in this store".to_owned(),
+    };
+    ProjectionError::Unknown { name: name.to_owned(), suggestion }
+}
+
+/// Edit distance: how many characters must be added, taken away or changed.
+fn distance(left: &str, right: &str) -> usize {
+    let right: Vec<char> = right.chars().collect();
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (i, a) in left.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, &b) in right.iter().enumerate() {
+            let changed = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(row[j] + 1).min(row[j + 1] + 1);
+        }
+    }
+    row[right.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distance_counts_changes() {
+        assert_eq!(distance("", ""), 0);
+        assert_eq!(distance("abc", "abc"), 0);
+        assert_eq!(distance("abc", "abd"), 1);
+        assert_eq!(distance("abc", ""), 3);
+        assert_eq!(distance("balance", "balances"), 1);
+        assert_eq!(distance("kitten", "sitting"), 3);
+    }
+
+    #[test]
+    fn unknown_name_suggests_one_like_it() {
+        let message = |name: &str, known: &[&str]| unknown(name, known.iter().copied()).to_string();
+        let found = message("acount_balance", &["orders", "account_balance"]);
+        assert!(found.contains("did you mean \"account_balance\"?"), "{found}");
+        assert!(message("totals", &["orders"]).contains("everfold status"));
+        assert!(message("totals", &[]).contains("none is registered"));
+    }
+}
