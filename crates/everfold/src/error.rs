@@ -461,6 +461,21 @@ pub enum ProjectionError {
         /// The event, what was wrong with it, and what to do.
         reason: String,
     },
+    /// A stored document does not fit the type asked for.
+    #[error(
+        "the document \"{key}\" of projection \"{projection}\" does not fit the type asked for: \
+         {source}; give new fields a default (#[serde(default)]), or raise the projection's version \
+         and rebuild it"
+    )]
+    Document {
+        /// Which projection.
+        projection: String,
+        /// The document's key.
+        key: String,
+        /// What did not fit.
+        #[source]
+        source: serde_json::Error,
+    },
     /// The projection did not get there in time.
     #[error(
         "projection \"{projection}\" did not reach position {position} within {waited:?}: {reason}"

@@ -43,7 +43,10 @@ pub use projection::{
     ProjectionKind, ProjectionMessage, ProjectionSettings, ProjectionStatus, Registered, Retried,
     ShardStatus, Skip, Trend,
 };
-pub use read::{EventStream, ReadAll, ReadStream, Typed, TypedEventStream};
+pub use read::{
+    Document, DocumentStream, EventStream, ReadAll, ReadDocuments, ReadStream, Typed,
+    TypedEventStream,
+};
 pub use snapshot::SnapshotPolicy;
 pub use store::{AppliedSchema, Schema, Store, StoreKind};
 pub use stream::{ExpectedVersion, StreamId};

@@ -87,6 +87,7 @@ impl Projection {
 impl<B> ProjectionBuilder<B> {
     fn new(name: impl Into<String>, version: u32, body: Body, code: B) -> Self {
         let definition = Definition {
+            // The store handle's, from its options.
             namespace: String::new(),
             name: name.into(),
             version,
@@ -145,13 +146,6 @@ impl<B> ProjectionBuilder<B> {
     /// default 1. Catch-up only; a change needs a new version.
     pub fn shards(mut self, shards: u32) -> Self {
         self.definition.shards = shards;
-        self
-    }
-
-    /// In a namespace, so that several applications or tenants in one database can use the same
-    /// names. By default none.
-    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
-        self.definition.namespace = namespace.into();
         self
     }
 
@@ -233,7 +227,7 @@ impl<D: DocumentProjection> ProjectionBuilder<Documents<D>> {
     }
 
     /// An index on a field of the documents, such as `customer.city`, for
-    /// `find`.
+    /// [`find`](crate::ReadDocuments::find).
     pub fn index(mut self, path: impl Into<String>) -> Self {
         let path = path.into();
         if let Err(message) = check_path(&path) {
@@ -271,13 +265,9 @@ impl<D: DocumentProjection> std::fmt::Debug for Documents<D> {
 /// # Errors
 /// Which one is broken, and what is allowed.
 pub(crate) fn check(definition: &Definition) -> Result<(), String> {
-    let Definition { namespace, name, version, lifecycle, key, shards, .. } = definition;
+    let Definition { name, version, lifecycle, key, shards, .. } = definition;
     if !is_name(name, 40) {
         return Err(format!("the name {} is not allowed: {NAME_RULE}, at most 40", quoted(name)));
-    }
-    if !namespace.is_empty() && !is_name(namespace, 16) {
-        let namespace = quoted(namespace);
-        return Err(format!("the namespace {namespace} is not allowed: {NAME_RULE}, at most 16"));
     }
     if *version == 0 || i32::try_from(*version).is_err() {
         return Err(format!("version {version} is not allowed: versions count from 1"));
@@ -423,9 +413,6 @@ mod tests {
             refused(Projection::document(name, 1, Count).build(), "the name");
         }
         Projection::document("a".repeat(40), 1, Count).build().unwrap();
-        refused(count().namespace("Shop").build(), "the namespace");
-        refused(count().namespace("a".repeat(17)).build(), "the namespace");
-        count().namespace("shop_1").build().unwrap();
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! first event is handed out, and while a page is consumed the next is already on its way. So a
 //! slow reader holds neither a snapshot nor a connection, and memory is bounded by two pages.
 
+mod documents;
 mod pages;
 mod typed;
 
@@ -18,6 +19,7 @@ use crate::error::ReadError;
 use crate::store::Store;
 use crate::{Position, RecordedEvent, StreamId, Version};
 
+pub use documents::{Document, DocumentStream, ReadDocuments};
 pub use typed::{Typed, TypedEventStream};
 
 use pages::{Pages, Source};
