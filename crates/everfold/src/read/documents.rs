@@ -91,7 +91,10 @@ impl Store {
     /// # #[cfg(not(feature = "sqlite"))]
     /// # fn main() {}
     /// ```
-    pub fn documents<T: DeserializeOwned>(&self, projection: impl Into<String>) -> ReadDocuments<T> {
+    pub fn documents<T: DeserializeOwned>(
+        &self,
+        projection: impl Into<String>,
+    ) -> ReadDocuments<T> {
         ReadDocuments {
             store: self.clone(),
             name: projection.into(),
