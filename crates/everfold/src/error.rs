@@ -375,6 +375,14 @@ pub enum ProjectionError {
         /// What is wrong with it.
         message: String,
     },
+    /// A file of a project folder cannot be used.
+    #[error("{file}: {message}")]
+    File {
+        /// The file or folder.
+        file: String,
+        /// What is wrong with it.
+        message: String,
+    },
     /// Its SQL does not work.
     #[error("projection \"{projection}\": {file}:{line}: {message}")]
     Sql {

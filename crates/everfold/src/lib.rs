@@ -41,7 +41,7 @@ pub use projection::{
     DeadLetter, DocumentProjection, Documents, GenerationStatus, HandlerBatch, HandlerBody,
     HandlerError, HealthOptions, HealthProblem, Lifecycle, OnError, Projection, ProjectionBuilder,
     ProjectionKind, ProjectionMessage, ProjectionSettings, ProjectionStatus, Registered, Retried,
-    ShardStatus, Skip, Trend,
+    ShardStatus, Skip, SqlBody, Trend,
 };
 pub use read::{
     Document, DocumentStream, EventStream, ReadAll, ReadDocuments, ReadStream, Typed,

@@ -67,6 +67,17 @@ impl Upcasters {
         self
     }
 
+    /// Every step: type and the schema version that it starts from.
+    pub(crate) fn steps(&self) -> impl Iterator<Item = (&str, u32)> {
+        let steps = self.steps.iter();
+        steps.flat_map(|(name, versions)| versions.keys().map(|version| (name.as_str(), *version)))
+    }
+
+    /// Every rename: the old name and the new one.
+    pub(crate) fn renames(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.names.iter().map(|(old, new)| (old.as_str(), new.as_str()))
+    }
+
     /// What a type is called after all renames, one after the other. A circle ends somewhere.
     fn name_today<'a>(&'a self, stored: &'a str) -> &'a str {
         let mut name = stored;

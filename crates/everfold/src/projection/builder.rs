@@ -15,8 +15,8 @@ use crate::error::ProjectionError;
 /// Most shards of a projection.
 pub(crate) const SHARDS_MAX: u32 = 1024;
 
-/// A projection in the making, from [`Projection::document`], [`Projection::postgres_handler`] or
-/// [`Projection::sqlite_handler`].
+/// A projection in the making, from [`Projection::document`], [`Projection::sql`],
+/// [`Projection::postgres_handler`] or [`Projection::sqlite_handler`].
 ///
 /// Raise the version whenever the projection would make something else of the same events, and when
 /// lifecycle, event types, key, shards or indexes change: the registry refuses the same version with
@@ -25,8 +25,8 @@ pub(crate) const SHARDS_MAX: u32 = 1024;
 #[derive(Debug, Clone)]
 #[must_use = "a projection is made by build()"]
 pub struct ProjectionBuilder<B> {
-    definition: Definition,
-    body: B,
+    pub(super) definition: Definition,
+    pub(super) body: B,
     /// The first thing that is wrong and cannot be said before `build`.
     wrong: Option<String>,
 }
@@ -85,7 +85,7 @@ impl Projection {
 }
 
 impl<B> ProjectionBuilder<B> {
-    fn new(name: impl Into<String>, version: u32, body: Body, code: B) -> Self {
+    pub(super) fn new(name: impl Into<String>, version: u32, body: Body, code: B) -> Self {
         let definition = Definition {
             // The store handle's, from its options.
             namespace: String::new(),
@@ -162,7 +162,7 @@ impl<B> ProjectionBuilder<B> {
         self
     }
 
-    fn finish(
+    pub(super) fn finish(
         self,
         projector: impl FnOnce(B, &Definition) -> Result<Projector, String>,
     ) -> Result<Projection, ProjectionError> {

@@ -16,6 +16,7 @@
 pub(crate) mod builder;
 pub(crate) mod definition;
 pub(crate) mod document;
+mod folder;
 pub(crate) mod generation;
 pub(crate) mod handler;
 mod health;
@@ -25,6 +26,7 @@ mod letters;
 pub(crate) mod projector;
 pub(crate) mod registry;
 pub(crate) mod script;
+pub(crate) mod sql;
 mod status;
 mod wait;
 
@@ -40,6 +42,7 @@ pub use handler::{HandlerBatch, HandlerError};
 pub use health::{HealthOptions, HealthProblem};
 pub use letters::{DeadLetter, ProjectionMessage, Retried, Skip};
 pub use registry::Registered;
+pub use sql::SqlBody;
 pub use status::{ProjectionStatus, ShardStatus, Trend};
 
 use definition::Definition;
@@ -50,4 +53,24 @@ use projector::Projector;
 pub struct Projection {
     pub(crate) definition: Definition,
     pub(crate) projector: Projector,
+}
+
+impl Projection {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.definition.name
+    }
+
+    /// Its version, from 1.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        self.definition.version
+    }
+
+    /// When its events are applied.
+    #[must_use]
+    pub fn lifecycle(&self) -> Lifecycle {
+        self.definition.lifecycle
+    }
 }

@@ -89,7 +89,9 @@ impl Store {
         mut projection: Projection,
     ) -> Result<Registration, ProjectionError> {
         projection.definition.namespace.clone_from(&self.options().namespace);
-        if projection.definition.kind() != ProjectionKind::Sql {
+        if projection.definition.kind() == ProjectionKind::Sql {
+            super::sql::check_upcasters(&projection.definition, self.upcasters())?;
+        } else {
             // Code sees events under today's names; the log has them under the old ones too.
             let types = projection.definition.event_types.take();
             projection.definition.event_types =
@@ -212,15 +214,19 @@ pub(crate) fn operator() -> String {
 
 /// The error for a name nobody knows, with the name that is most like it.
 pub(crate) fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> ProjectionError {
-    let nearest = known.map(|known| (distance(name, known), known)).min();
-    let suggestion = match nearest {
-        Some((distance, known)) if distance <= 1 + name.len() / 3 => {
-            format!("; did you mean \"{known}\"?")
-        }
-        Some(_) => "; `everfold status` lists those there are".to_owned(),
-        None => "; none is registered in this store".to_owned(),
+    let known: Vec<&str> = known.collect();
+    let suggestion = match nearest(name, known.iter().copied()) {
+        Some(known) => format!("; did you mean \"{known}\"?"),
+        None if known.is_empty() => "; none is registered in this store".to_owned(),
+        None => "; `everfold status` lists those there are".to_owned(),
     };
     ProjectionError::Unknown { name: name.to_owned(), suggestion }
+}
+
+/// What a mistyped name may have meant.
+pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let nearest = known.into_iter().map(|known| (distance(name, known), known)).min()?;
+    (nearest.0 <= 1 + name.len() / 3).then_some(nearest.1)
 }
 
 /// Edit distance: how many characters must be added, taken away or changed.

@@ -1,5 +1,6 @@
 //! The SQL of a projection, as read from its files.
 
+pub(crate) mod rules;
 mod statement;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,11 @@ pub(crate) struct Script {
 }
 
 impl Script {
+    /// SQL that was given in Rust, under a name for messages.
+    pub(crate) fn given(name: &str, text: impl Into<String>) -> Script {
+        Script { file: name.into(), text: plain_text(&text.into()) }
+    }
+
     /// The statements, without empty ones.
     ///
     /// # Errors
@@ -26,6 +32,13 @@ impl Script {
     pub(crate) fn statements(&self) -> Result<Vec<Statement>, ScriptError> {
         statement::statements(&self.text)
     }
+}
+
+/// The text as it counts: without the mark some editors put at its begin, and with one kind of line
+/// end, so that the same file has the same hash wherever it was checked out.
+pub(crate) fn plain_text(text: &str) -> String {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    text.replace("\r\n", "\n").replace('\r', "\n")
 }
 
 /// What is wrong with a script, and where.

@@ -193,6 +193,28 @@ impl Statement {
         self.tokens.iter().any(|token| token.name(&self.text).as_deref() == Some(name))
     }
 
+    /// A parameter such as `$1`, if there is one.
+    pub(crate) fn parameter(&self) -> Option<&str> {
+        let numbers = self.tokens.iter().filter(|token| token.kind == Kind::Number);
+        numbers.map(|token| token.text(&self.text)).find(|text| text.starts_with('$'))
+    }
+
+    /// Whether every parenthesis that opens closes, and none other.
+    pub(crate) fn is_balanced(&self) -> bool {
+        let mut depth = 0_i32;
+        for token in &self.tokens {
+            match token.kind {
+                Kind::Sign('(') => depth += 1,
+                Kind::Sign(')') => depth -= 1,
+                _ => {}
+            }
+            if depth < 0 {
+                return false;
+            }
+        }
+        depth == 0
+    }
+
     /// What the statement creates: `CREATE [UNIQUE …] TABLE|INDEX|… [IF NOT EXISTS] name`.
     pub(crate) fn created(&self) -> Option<Created> {
         if self.keyword() != "CREATE" {

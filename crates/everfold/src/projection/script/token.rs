@@ -265,7 +265,8 @@ fn number_length(rest: &str) -> usize {
     let mut characters = rest.chars().peekable();
     while let Some(character) = characters.next() {
         let digit_follows = characters.peek().is_some_and(char::is_ascii_digit);
-        if !is_tag(character) && !(character == '.' && digit_follows) {
+        let belongs = is_tag(character) || (character == '.' && digit_follows);
+        if !belongs {
             break;
         }
         length += character.len_utf8();
