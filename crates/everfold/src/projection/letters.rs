@@ -258,8 +258,11 @@ impl Store {
                 }
                 ApplyError::LeaseLost => no_dead_letter(&generation, position),
             })?;
+            let JobOutcome { applied, more, failure, missing, .. } = outcome;
+            if missing {
+                return Err(no_dead_letter(&generation, position));
+            }
             self.hub().has_moved();
-            let JobOutcome { applied, more, failure, .. } = outcome;
             events += applied;
             match failure {
                 Some(failure) if more => {

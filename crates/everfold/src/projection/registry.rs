@@ -88,7 +88,9 @@ impl Store {
         &self,
         mut projection: Projection,
     ) -> Result<Registration, ProjectionError> {
-        projection.definition.namespace.clone_from(&self.options().namespace);
+        if projection.definition.namespace.is_empty() {
+            projection.definition.namespace.clone_from(&self.options().namespace);
+        }
         if projection.definition.kind() == ProjectionKind::Sql {
             super::sql::check_upcasters(&projection.definition, self.upcasters())?;
         } else {

@@ -8,6 +8,12 @@
 //!   an operator ──────────────────────────────────────────────────────────> Retry, Discard
 //! ```
 
+mod apply;
+mod batch;
+mod drain;
+mod page;
+mod retry;
+
 use std::sync::Arc;
 
 use uuid::Uuid;
@@ -17,6 +23,8 @@ use super::projector::{ApplyError, Projector};
 use crate::Position;
 use crate::store::Unit;
 use crate::upcast::Upcasters;
+use batch::Batch;
+pub(crate) use batch::CAREFUL_EVENTS;
 
 /// Work on one generation in one transaction.
 #[derive(Debug, Clone)]
@@ -72,6 +80,8 @@ pub(crate) struct JobOutcome {
     pub(crate) more: bool,
     /// The event that stopped it: the projection has failed, or the retried key still waits.
     pub(crate) failure: Option<Failure>,
+    /// Whether what was to be worked on is not there, or not any more.
+    pub(crate) missing: bool,
 }
 
 /// An event that could not be applied.
@@ -85,11 +95,38 @@ impl Job {
     /// Does it in an open transaction.
     pub(crate) async fn run<U: Unit>(&self, unit: &mut U) -> Result<JobOutcome, ApplyError> {
         match &self.task {
-            Task::Batch { lease, .. } => {
+            Task::Batch { lease, mark, events_max, worker } => {
+                let (mark, events_max, worker) = (*mark, *events_max, *worker);
+                self.batch(unit, Batch { lease, mark, events_max, worker }).await
+            }
+            Task::CarefulBatch { lease, mark, worker, attempts, .. } => {
+                let (mark, worker) = (*mark, *worker);
+                let batch = Batch { lease, mark, events_max: CAREFUL_EVENTS, worker };
+                self.careful_batch(unit, batch, *attempts).await
+            }
+            Task::NoteFailure { lease, failure } => {
                 let position = unit.lock_checkpoint(lease).await?;
+                unit.note_failure(lease, failure).await?;
                 Ok(JobOutcome { position, ..JobOutcome::default() })
             }
-            _ => Err(ApplyError::LeaseLost),
+            Task::Drain { lease, events_max, .. } => self.drain(unit, lease, *events_max).await,
+            Task::CarefulDrain { lease, attempts, .. } => {
+                self.careful_drain(unit, lease, *attempts).await
+            }
+            Task::Retry { position, .. } => self.retry(unit, *position, None).await,
+            Task::Discard { position, reason, .. } => {
+                self.retry(unit, *position, Some(reason)).await
+            }
         }
+    }
+
+    /// Why the projection has failed, and what to do about it.
+    pub(crate) fn failed_reason(&self, failure: &Failure) -> String {
+        let name = &self.generation.name;
+        format!(
+            "{}; mend the projection, or let on_error put such events aside, then `everfold resume \
+             {name}`",
+            failure.message
+        )
     }
 }

@@ -1,0 +1,163 @@
+//! A batch: the next events of a shard, and its checkpoint, in one transaction.
+
+use std::time::Instant;
+
+use uuid::Uuid;
+
+use super::apply::{Careful, End};
+use super::{Failure, Job, JobOutcome};
+use crate::Position;
+use crate::projection::generation::{GenerationStatus, Lease, RunLogRow};
+use crate::projection::projector::{ApplyError, Projector};
+use crate::store::{RangeEnd, SqlEvents, Unit, Wanted};
+
+/// Most events that are looked at carefully in one transaction.
+pub(crate) const CAREFUL_EVENTS: usize = 256;
+
+/// A batch of a shard under way.
+pub(super) struct Batch<'a> {
+    pub(super) lease: &'a Lease,
+    pub(super) mark: Position,
+    pub(super) events_max: usize,
+    pub(super) worker: Uuid,
+}
+
+impl Job {
+    pub(super) async fn batch<U: Unit>(
+        &self,
+        unit: &mut U,
+        batch: Batch<'_>,
+    ) -> Result<JobOutcome, ApplyError> {
+        let started = Instant::now();
+        let from = unit.lock_checkpoint(batch.lease).await?;
+        if batch.mark <= from {
+            return Ok(JobOutcome { position: from, ..JobOutcome::default() });
+        }
+        let held = unit.held_keys(self.generation.id).await?;
+        let (to, applied) = if held.is_empty() && matches!(self.projector, Projector::Sql) {
+            self.apply_range(unit, &batch, from).await?
+        } else {
+            let page = unit.read_events(self.wanted(&batch, from, batch.events_max)).await?;
+            let (events, to) = (page.events, page.read_to);
+            let page = self.page(events, Some(batch.lease.shard.shard));
+            let held = held.into_iter().map(|held| (held.key, held.behind)).collect();
+            let mut careful = Careful::new(self.generation.on_error(), 0, held);
+            let free = careful.free(&page, &page.all());
+            self.apply(unit, &page, &free).await?;
+            careful.hold(&page, &page.all());
+            self.put_aside(unit, &careful).await?;
+            (to, free.len() as u64)
+        };
+        self.advance(unit, &batch, from, to, applied, started).await?;
+        Ok(JobOutcome { position: to, applied, more: to < batch.mark, ..JobOutcome::default() })
+    }
+
+    /// The database reads and applies by itself.
+    async fn apply_range<U: Unit>(
+        &self,
+        unit: &mut U,
+        batch: &Batch<'_>,
+        from: Position,
+    ) -> Result<(Position, u64), ApplyError> {
+        let wanted = self.wanted(batch, from, batch.events_max);
+        let RangeEnd { to, events } = unit.range_end(wanted).await?;
+        if events > 0 {
+            let shard = batch.lease.shard.shard;
+            let events = SqlEvents::Range { after: from, up_to: to, shard };
+            unit.apply_sql(&self.generation, events).await?;
+        }
+        Ok((to, events))
+    }
+
+    pub(super) async fn careful_batch<U: Unit>(
+        &self,
+        unit: &mut U,
+        batch: Batch<'_>,
+        attempts: u32,
+    ) -> Result<JobOutcome, ApplyError> {
+        let started = Instant::now();
+        let from = unit.lock_checkpoint(batch.lease).await?;
+        if batch.mark <= from {
+            return Ok(JobOutcome { position: from, ..JobOutcome::default() });
+        }
+        let held = unit.held_keys(self.generation.id).await?;
+        let held = held.into_iter().map(|held| (held.key, held.behind)).collect();
+        let read = unit.read_events(self.wanted(&batch, from, batch.events_max)).await?;
+        let (events, mut to) = (read.events, read.read_to);
+        let page = self.page(events, Some(batch.lease.shard.shard));
+        let places = page.all();
+        let mut careful = Careful::new(self.generation.on_error(), attempts, held);
+        let end = self.apply_carefully(unit, &page, &places, &mut careful).await?;
+        let just_before = |index: usize| Position(page.position(places[index]).0 - 1);
+        let mut failure = None;
+        match end {
+            End::Done => {}
+            End::Full { index } => to = just_before(index),
+            End::Failed { index, message } => {
+                to = just_before(index);
+                let position = page.position(places[index]);
+                let message = page.describe(places[index], &message);
+                failure = Some(Failure { position, message });
+            }
+        }
+        self.put_aside(unit, &careful).await?;
+        self.advance(unit, &batch, from, to, careful.applied, started).await?;
+        if let Some(failure) = &failure {
+            self.fail(unit, batch.lease, failure).await?;
+        }
+        let (applied, more) = (careful.applied, to < batch.mark);
+        Ok(JobOutcome { position: to, applied, more, failure, missing: false })
+    }
+
+    /// The projection has failed: nobody runs it until somebody resumes it.
+    async fn fail<U: Unit>(
+        &self,
+        unit: &mut U,
+        lease: &Lease,
+        failure: &Failure,
+    ) -> Result<(), ApplyError> {
+        let reason = self.failed_reason(failure);
+        unit.note_failure(lease, &failure.message).await?;
+        unit.set_status(self.generation.id, GenerationStatus::Failed, Some(&reason)).await?;
+        let message = self.message("failure", Some(failure.position), None, reason);
+        unit.record(&[message]).await
+    }
+
+    /// Writes what a careful application noted down.
+    pub(super) async fn put_aside<U: Unit>(
+        &self,
+        unit: &mut U,
+        careful: &Careful,
+    ) -> Result<(), ApplyError> {
+        if !careful.rows.is_empty() {
+            unit.put_dead_letters(self.generation.id, &careful.rows).await?;
+        }
+        match careful.messages.is_empty() {
+            true => Ok(()),
+            false => unit.record(&careful.messages).await,
+        }
+    }
+
+    fn wanted(&self, batch: &Batch<'_>, after: Position, events_max: usize) -> Wanted<'_> {
+        Wanted { generation: &self.generation, after, up_to: batch.mark, events_max }
+    }
+
+    /// Moves the checkpoint, also over ranges without a match. Only batches with events are logged.
+    async fn advance<U: Unit>(
+        &self,
+        unit: &mut U,
+        batch: &Batch<'_>,
+        from: Position,
+        to: Position,
+        events: u64,
+        started: Instant,
+    ) -> Result<(), ApplyError> {
+        unit.advance(batch.lease, from, to).await?;
+        if events == 0 {
+            return Ok(());
+        }
+        let duration_ms = started.elapsed().as_secs_f32() * 1000.0;
+        let (shard, owner) = (batch.lease.shard, batch.worker);
+        unit.log_run(&RunLogRow { shard, from, to, events, duration_ms, owner }).await
+    }
+}

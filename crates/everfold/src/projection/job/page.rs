@@ -1,0 +1,115 @@
+//! Events of a job with their keys.
+
+use std::borrow::Cow;
+
+use super::Job;
+use crate::projection::key::shard_of;
+use crate::projection::projector::{ApplyError, Projector};
+use crate::{Position, RecordedEvent};
+
+/// Events in rising order, as the projector sees them, each with its key.
+#[derive(Debug, Default)]
+pub(super) struct Page {
+    pub(super) events: Vec<RecordedEvent>,
+    pub(super) keys: Vec<String>,
+    /// Why an event cannot be applied whatever is tried: it has no key, or no shape of today.
+    pub(super) refused: Vec<Option<String>>,
+}
+
+/// The key of events that have none: one that is missing, or that cannot be found out.
+pub(super) const NO_KEY: &str = "";
+
+impl Page {
+    pub(super) fn all(&self) -> Vec<usize> {
+        (0..self.events.len()).collect()
+    }
+
+    /// The events at these places, in rising order.
+    pub(super) fn at(&self, places: &[usize]) -> Cow<'_, [RecordedEvent]> {
+        match places {
+            [] => Cow::Borrowed(&[]),
+            [first, .., last] if last - first + 1 == places.len() => {
+                Cow::Borrowed(&self.events[*first..=*last])
+            }
+            [only] => Cow::Borrowed(&self.events[*only..=*only]),
+            _ => Cow::Owned(places.iter().map(|&place| self.events[place].clone()).collect()),
+        }
+    }
+
+    pub(super) fn position(&self, place: usize) -> Position {
+        self.events[place].position
+    }
+
+    /// The place of the event at a position.
+    pub(super) fn place(&self, position: Position) -> Option<usize> {
+        self.events.binary_search_by_key(&position, |event| event.position).ok()
+    }
+
+    /// An event and what was wrong with it, in words.
+    pub(super) fn describe(&self, place: usize, error: &str) -> String {
+        let RecordedEvent { position, event_type, stream_id, .. } = &self.events[place];
+        format!("event at position {position} (\"{event_type}\", stream \"{stream_id}\"): {error}")
+    }
+}
+
+impl Job {
+    /// Brings events to the shape that the projector sees and finds their keys. Events that the
+    /// projection does not know, and those of other shards, are left out.
+    pub(super) fn page(&self, events: Vec<RecordedEvent>, shard: Option<u32>) -> Page {
+        let mut page = Page::default();
+        for mut event in events {
+            let (key, refused) = match self.key_of(&mut event) {
+                Ok(Some(key)) => (key, None),
+                Ok(None) => continue,
+                Err(message) => (self.key_of_refused(&event), Some(message)),
+            };
+            if shard.is_some_and(|shard| self.shard_of(&key) != shard) {
+                continue;
+            }
+            page.events.push(event);
+            page.keys.push(key);
+            page.refused.push(refused);
+        }
+        page
+    }
+
+    pub(super) fn shard_of(&self, key: &str) -> u32 {
+        match self.generation.shards {
+            1 => 0,
+            shards => shard_of(key, shards),
+        }
+    }
+
+    /// Upcasts the event, unless the database applies it, and returns its key.
+    fn key_of(&self, event: &mut RecordedEvent) -> Result<Option<String>, String> {
+        if !matches!(self.projector, Projector::Sql) {
+            self.upcasters.apply(event).map_err(|error| error.to_string())?;
+        }
+        let key = match &self.projector {
+            Projector::Document(fold) => return fold.key_of(event).map_err(said),
+            _ => self.generation.key.of(event),
+        };
+        key.map(Some).ok_or_else(|| {
+            let fields = self.generation.key.to_stored().unwrap_or_default().join(", ");
+            format!("key field {fields} is missing or null")
+        })
+    }
+
+    /// An event of today's shape or not: its stream is known, and so may be its fields.
+    fn key_of_refused(&self, event: &RecordedEvent) -> String {
+        use crate::projection::key::Key;
+        match &self.generation.key {
+            Key::Code => NO_KEY.to_owned(),
+            key => key.of(event).unwrap_or_else(|| NO_KEY.to_owned()),
+        }
+    }
+}
+
+/// What an error said, where it can only be a refusal.
+fn said(error: ApplyError) -> String {
+    match error {
+        ApplyError::Refused { message, .. } => message,
+        ApplyError::Store(error) => error.to_string(),
+        ApplyError::LeaseLost => "the lease was lost".to_owned(),
+    }
+}
