@@ -22,6 +22,8 @@ mod snapshot;
 #[allow(dead_code)]
 mod store;
 mod stream;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod upcast;
 
 pub use append::{Appended, StreamAppend};

@@ -40,6 +40,10 @@ pub(crate) struct Job {
 pub(crate) enum Task {
     /// Applies the next events of a shard, up to the mark, and moves its checkpoint.
     Batch { lease: Lease, mark: Position, events_max: usize, worker: Uuid },
+    /// A batch that is refused when all is done, so that it is rolled back: what a crash before the
+    /// commit leaves behind, which should be nothing.
+    #[cfg(feature = "testing")]
+    Rehearsal { lease: Lease, mark: Position, events_max: usize, worker: Uuid },
     /// Notes that a batch or a drain was refused, in the shard's row.
     NoteFailure { lease: Lease, failure: String },
     /// The same as a batch for few events, after retrying has not helped: finds those that fail, and
@@ -60,6 +64,8 @@ impl Task {
     pub(crate) fn actor(&self) -> &str {
         match self {
             Task::Batch { .. } | Task::NoteFailure { .. } => "",
+            #[cfg(feature = "testing")]
+            Task::Rehearsal { .. } => "",
             Task::CarefulBatch { actor, .. }
             | Task::Drain { actor, .. }
             | Task::CarefulDrain { actor, .. }
@@ -98,6 +104,13 @@ impl Job {
             Task::Batch { lease, mark, events_max, worker } => {
                 let (mark, events_max, worker) = (*mark, *events_max, *worker);
                 self.batch(unit, Batch { lease, mark, events_max, worker }).await
+            }
+            #[cfg(feature = "testing")]
+            Task::Rehearsal { lease, mark, events_max, worker } => {
+                let (mark, events_max, worker) = (*mark, *events_max, *worker);
+                self.batch(unit, Batch { lease, mark, events_max, worker }).await?;
+                let message = "a rehearsal ends here".to_owned();
+                Err(ApplyError::Refused { message, position: None })
             }
             Task::CarefulBatch { lease, mark, worker, attempts, .. } => {
                 let (mark, worker) = (*mark, *worker);

@@ -16,6 +16,8 @@ mod import;
 mod projection;
 mod read;
 pub(crate) mod schema;
+#[cfg(feature = "testing")]
+mod scratch;
 mod snapshots;
 mod target;
 mod tls;
@@ -40,6 +42,8 @@ pub use append::append_in;
 use connect::Connections;
 use error::code::STREAM_BUSY;
 use group::Group;
+#[cfg(feature = "testing")]
+pub(crate) use scratch::{create_database, drop_database, query_rows};
 use wake::Wake;
 
 struct PostgresStore {

@@ -19,6 +19,8 @@ mod pool;
 mod projection;
 mod read;
 pub(crate) mod schema;
+#[cfg(feature = "testing")]
+mod scratch;
 mod snapshots;
 mod writer;
 
@@ -42,6 +44,8 @@ use crate::{Position, StreamId, Version};
 pub use append::append_in;
 use error::store_error;
 use pool::ReadPool;
+#[cfg(feature = "testing")]
+pub(crate) use scratch::query_rows;
 use writer::Writer;
 
 /// The fields are dropped in this order: the connection that writes is the last one, and cleans up.

@@ -1,0 +1,103 @@
+//! Databases for tests of projections, and queries by people in them.
+
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::Value;
+use tokio_postgres::Client;
+
+use super::target::Target;
+
+/// Makes an empty database on the server of a URL, and returns its URL.
+pub(crate) async fn create_database(server: &str, name: &str) -> Result<String, String> {
+    // Nobody is ever connected to template0, so that tests do not get in each other's way.
+    let statement = format!("CREATE DATABASE {name} TEMPLATE template0");
+    let failed = |error: tokio_postgres::Error| {
+        let said =
+            error.as_db_error().map_or(error.to_string(), |error| error.message().to_owned());
+        format!("a database for the test cannot be made beside the one named: {said}")
+    };
+    connect(server).await?.batch_execute(&statement).await.map_err(failed)?;
+    Ok(with_database(server, name))
+}
+
+/// Drops it, whoever is connected.
+pub(crate) async fn drop_database(server: &str, name: &str) -> Result<(), String> {
+    let statement = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
+    connect(server).await?.batch_execute(&statement).await.map_err(said)
+}
+
+/// The rows of a query as JSON, columns in their order.
+pub(crate) async fn query_rows(url: &str, query: &str) -> Result<Vec<Vec<Value>>, String> {
+    let client = connect(url).await?;
+    let query = format!("SELECT row_to_json(q)::text FROM (\n{query}\n) AS q");
+    let rows = client.query(&query, &[]).await.map_err(said)?;
+    rows.iter().map(|row| columns(row.get(0))).collect()
+}
+
+async fn connect(url: &str) -> Result<Client, String> {
+    let target = Target::parse(url).map_err(|error| error.to_string())?;
+    let (client, connection) = target.connect().await.map_err(said)?;
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+fn said(error: tokio_postgres::Error) -> String {
+    error.as_db_error().map_or(error.to_string(), |error| error.message().to_owned())
+}
+
+/// The values of a JSON object in the order in which they stand there.
+fn columns(object: &str) -> Result<Vec<Value>, String> {
+    struct Columns;
+
+    impl<'de> Visitor<'de> for Columns {
+        type Value = Vec<Value>;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Vec<Value>, M::Error> {
+            let mut values = Vec::new();
+            while let Some((_, value)) = map.next_entry::<serde::de::IgnoredAny, Value>()? {
+                values.push(value);
+            }
+            Ok(values)
+        }
+    }
+
+    let mut json = serde_json::Deserializer::from_str(object);
+    json.deserialize_map(Columns).map_err(|error| error.to_string())
+}
+
+/// The URL of another database on the same server.
+fn with_database(url: &str, name: &str) -> String {
+    let (base, query) = url.split_once('?').map_or((url, None), |(base, q)| (base, Some(q)));
+    let host = base.find("://").map_or(0, |at| at + 3);
+    let end = base[host..].find('/').map_or(base.len(), |at| host + at);
+    match query {
+        Some(query) => format!("{}/{name}?{query}", &base[..end]),
+        None => format!("{}/{name}", &base[..end]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn database_of_a_url_is_replaced() {
+        for (url, wanted) in [
+            ("postgres://u:p@h:5/db", "postgres://u:p@h:5/other"),
+            ("postgres://h", "postgres://h/other"),
+            ("postgres://u@h/db?sslmode=require", "postgres://u@h/other?sslmode=require"),
+            ("postgres:///db?host=/tmp/s", "postgres:///other?host=/tmp/s"),
+        ] {
+            assert_eq!(with_database(url, "other"), wanted);
+        }
+    }
+
+    #[test]
+    fn columns_keep_their_order() {
+        let found = columns(r#"{"b":1,"a":"x","c":null}"#).unwrap();
+        assert_eq!(found, [Value::from(1), Value::from("x"), Value::Null]);
+    }
+}
