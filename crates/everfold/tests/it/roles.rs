@@ -123,6 +123,7 @@ async fn callers_search_path_does_not_reach_into_the_functions() {
     let fixture = Fixture::postgres().await;
     drop(fixture.store().await);
     let client = fixture.database().connect().await;
+    client.batch_execute(INLINE).await.unwrap();
     client.batch_execute(&traps()).await.unwrap();
     let events = r#"[{"type":"T","data":1},{"type":"U","data":{}}]"#;
     let array = "ARRAY['T','U']::pg_catalog.text[], ARRAY['1','2']::pg_catalog.jsonb[]";
@@ -153,12 +154,35 @@ async fn callers_search_path_does_not_reach_into_the_functions() {
     ] {
         client.batch_execute(&sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     }
+    // Both inline projections were applied, by whichever function stored the event.
+    let applied = "SELECT pg_catalog.count(*) FROM home_1.applied WHERE generation \
+        OPERATOR(pg_catalog.=) $1";
+    for generation in [1, 2] {
+        let row = client.query_one(applied, &[&generation]).await.unwrap();
+        assert_eq!(row.get::<_, i64>(0), 7, "generation {generation}");
+    }
     // The traps do catch what does not say its schema.
     let caught = client.batch_execute("SELECT 1::bigint <> 2::bigint").await.unwrap_err();
     assert!(caught.as_db_error().unwrap().message().contains("trapped"), "{caught}");
     let error = client.batch_execute("SELECT everfold.append_event('a', 1, 'T', '1')").await;
     assert_eq!(error.unwrap_err().code().unwrap().code(), "EF001");
 }
+
+/// Two inline projections made by hand, one of them with a key across streams.
+const INLINE: &str = "
+    CREATE SCHEMA home_1; CREATE SCHEMA home_2;
+    CREATE TABLE home_1.applied (generation integer, position bigint);
+    CREATE FUNCTION home_1.apply(bigint[]) RETURNS void LANGUAGE sql SET search_path = pg_catalog
+        AS $$ INSERT INTO home_1.applied SELECT 1, unnest($1) $$;
+    CREATE FUNCTION home_2.apply(bigint[]) RETURNS void LANGUAGE sql SET search_path = pg_catalog
+        AS $$ INSERT INTO home_1.applied SELECT 2, unnest($1) $$;
+    INSERT INTO everfold.projections (namespace, name) VALUES ('', 'a'), ('', 'b');
+    INSERT INTO everfold.generations (projection, version, kind, lifecycle, event_types, key_fields,
+        shards, on_error, definition_hash, definition, home, tables, status)
+    SELECT p.id, 1, 'sql', 'inline', CASE p.id WHEN 1 THEN ARRAY['T', 'U'] END,
+           CASE p.id WHEN 2 THEN ARRAY['type'] END, 1, CASE p.id WHEN 1 THEN 'stop' ELSE 'skip' END,
+           '', '{}', 'home_' || p.id, '{}', 'active'
+      FROM everfold.projections p ORDER BY p.id";
 
 /// A schema before pg_catalog with operators, functions and types of its own that raise an error.
 fn traps() -> String {
@@ -184,6 +208,15 @@ fn traps() -> String {
             ));
         }
     }
+    sql.push_str(
+        "CREATE FUNCTION trap.trapped_sign(integer) RETURNS integer LANGUAGE plpgsql AS
+             $$ BEGIN RAISE EXCEPTION 'trapped'; END $$;
+         CREATE OPERATOR trap.- (RIGHTARG = integer, FUNCTION = trap.trapped_sign);
+         CREATE FUNCTION trap.trapped_overlap(pg_catalog.text[], pg_catalog.text[]) RETURNS boolean
+             LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'trapped'; END $$;
+         CREATE OPERATOR trap.&& (LEFTARG = pg_catalog.text[], RIGHTARG = pg_catalog.text[],
+             FUNCTION = trap.trapped_overlap);",
+    );
     for function in [
         "hashtext(pg_catalog.text)",
         "octet_length(pg_catalog.text)",
@@ -197,6 +230,10 @@ fn traps() -> String {
         "unnest(anyarray)",
         "generate_series(integer, integer)",
         "clock_timestamp()",
+        "abs(integer)",
+        "format(pg_catalog.text, VARIADIC pg_catalog.text[])",
+        "array_cat(anycompatiblearray, anycompatiblearray)",
+        "array_fill(anyelement, integer[])",
     ] {
         sql.push_str(&format!(
             "CREATE FUNCTION trap.{function} RETURNS integer LANGUAGE plpgsql AS

@@ -1,9 +1,10 @@
 -- Appends one event in the caller's transaction: the short path. With `wait` false, a stream that
 -- another transaction is appending to is not waited for: EF009.
 --
--- Locks, all held to the end of the transaction: registry gate (shared), stream (exclusive),
--- announcement (shared). Their order and the separate statements are the protocol of
--- docs/design.md, Append: change nothing here without its experiments.
+-- Locks, all held to the end of the transaction: registry gate (shared), stream (exclusive), for
+-- inline projections gates (shared) and keys (exclusive), announcement (shared). Their order and the
+-- separate statements are the protocol of docs/design.md, Append: change nothing here without its
+-- experiments.
 --
 -- It pins no search_path, which costs time in every call. Instead every name and operator in it says its schema; it/roles sets traps for those that do not.
 CREATE OR REPLACE FUNCTION everfold.append_event(
@@ -19,6 +20,8 @@ DECLARE
     new_id pg_catalog.uuid := coalesce($6, everfold.uuid_v7());
     actual bigint;
     done boolean;
+    inline integer[];
+    inline_applied bigint[];
 BEGIN
     IF the_stream IS NULL OR pg_catalog.octet_length(the_stream) OPERATOR(pg_catalog.<) 1
         OR pg_catalog.octet_length(the_stream) OPERATOR(pg_catalog.>) 512
@@ -29,9 +32,17 @@ BEGIN
 
     done := everfold.enter_append(the_stream, $8);
 
-    -- A later statement than the locks: its snapshot sees every append that held them before.
-    SELECT e.version INTO actual FROM everfold.events e
-     WHERE e.stream_id OPERATOR(pg_catalog.=) the_stream ORDER BY e.version DESC LIMIT 1;
+    -- A later statement than the locks: its snapshot sees every append that held them before, and
+    -- every projection that was registered before.
+    SELECT (SELECT e.version FROM everfold.events e
+             WHERE e.stream_id OPERATOR(pg_catalog.=) the_stream ORDER BY e.version DESC LIMIT 1),
+           ARRAY(SELECT CASE WHEN g.key_fields IS NULL THEN g.id ELSE OPERATOR(pg_catalog.-) g.id END
+                   FROM everfold.generations g
+                  WHERE g.lifecycle OPERATOR(pg_catalog.=) 'inline'
+                    AND g.status OPERATOR(pg_catalog.<>) ALL ('{kept,retired}'::pg_catalog.text[])
+                    AND (g.event_types IS NULL OR $3 OPERATOR(pg_catalog.=) ANY (g.event_types))
+                  ORDER BY g.id)
+      INTO actual, inline;
     actual := coalesce(actual, 0);
 
     IF expected OPERATOR(pg_catalog.<>) actual
@@ -42,6 +53,10 @@ BEGIN
           FROM everfold.repeat_or_conflict(the_stream, expected, actual,
                    ARRAY[new_id], ARRAY[$3], ARRAY[$4]) r;
         RETURN;
+    END IF;
+
+    IF pg_catalog.cardinality(inline) OPERATOR(pg_catalog.>) 0 AND everfold.enter_inline(inline) THEN
+        done := everfold.lock_inline_keys(inline, ARRAY[the_stream], ARRAY[$3], ARRAY[$4], ARRAY[$5]);
     END IF;
 
     done := everfold.announce();
@@ -59,4 +74,8 @@ BEGIN
         RETURN;
     END IF;
     append_event.last_position := append_event.first_position;
+
+    IF pg_catalog.cardinality(inline) OPERATOR(pg_catalog.>) 0 THEN
+        inline_applied := everfold.apply_inline(inline, ARRAY[append_event.first_position], NULL);
+    END IF;
 END $$;

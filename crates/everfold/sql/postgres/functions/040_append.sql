@@ -16,6 +16,9 @@ DECLARE
     actual bigint;
     done boolean;
     inserted bigint;
+    positions bigint[];
+    inline integer[];
+    inline_applied bigint[];
 BEGIN
     IF the_stream IS NULL OR pg_catalog.octet_length(the_stream) OPERATOR(pg_catalog.<) 1
         OR pg_catalog.octet_length(the_stream) OPERATOR(pg_catalog.>) 512
@@ -40,8 +43,15 @@ BEGIN
 
     done := everfold.enter_append(the_stream, $8);
 
-    SELECT e.version INTO actual FROM everfold.events e
-     WHERE e.stream_id OPERATOR(pg_catalog.=) the_stream ORDER BY e.version DESC LIMIT 1;
+    SELECT (SELECT e.version FROM everfold.events e
+             WHERE e.stream_id OPERATOR(pg_catalog.=) the_stream ORDER BY e.version DESC LIMIT 1),
+           ARRAY(SELECT CASE WHEN g.key_fields IS NULL THEN g.id ELSE OPERATOR(pg_catalog.-) g.id END
+                   FROM everfold.generations g
+                  WHERE g.lifecycle OPERATOR(pg_catalog.=) 'inline'
+                    AND g.status OPERATOR(pg_catalog.<>) ALL ('{kept,retired}'::pg_catalog.text[])
+                    AND (g.event_types IS NULL OR g.event_types OPERATOR(pg_catalog.&&) $3)
+                  ORDER BY g.id)
+      INTO actual, inline;
     actual := coalesce(actual, 0);
 
     IF expected OPERATOR(pg_catalog.<>) actual
@@ -51,6 +61,11 @@ BEGIN
           INTO append.first_position, append.last_position, append.version
           FROM everfold.repeat_or_conflict(the_stream, expected, actual, new_ids, $3, $4) r;
         RETURN;
+    END IF;
+
+    IF pg_catalog.cardinality(inline) OPERATOR(pg_catalog.>) 0 AND everfold.enter_inline(inline) THEN
+        done := everfold.lock_inline_keys(inline,
+            pg_catalog.array_fill(the_stream, ARRAY[event_count]), $3, $4, $5);
     END IF;
 
     done := everfold.announce();
@@ -67,8 +82,9 @@ BEGIN
         ON CONFLICT ON CONSTRAINT events_id_key DO NOTHING
         RETURNING position
     )
-    SELECT pg_catalog.count(*), pg_catalog.min(position), pg_catalog.max(position)
-      INTO inserted, append.first_position, append.last_position
+    SELECT pg_catalog.count(*), pg_catalog.min(position), pg_catalog.max(position),
+           pg_catalog.array_agg(position)
+      INTO inserted, append.first_position, append.last_position, positions
       FROM stored;
     append.version := actual OPERATOR(pg_catalog.+) event_count;
 
@@ -90,5 +106,7 @@ BEGIN
         SELECT r.first_position, r.last_position, r.version
           INTO append.first_position, append.last_position, append.version
           FROM everfold.find_repeat(the_stream, new_ids, $3, $4) r;
+    ELSIF pg_catalog.cardinality(inline) OPERATOR(pg_catalog.>) 0 THEN
+        inline_applied := everfold.apply_inline(inline, positions, NULL);
     END IF;
 END $$;

@@ -7,15 +7,25 @@
 --   member_sizes     per member: how many events
 --   types … schema_versions   per event, the members' events one after the other
 --   wait             false: a stream locked by somebody else makes its members 'busy'
+--   carries          inline generations in Rust that the caller applies, before it commits
 --
 -- Outcomes per member: 'stored', 'repeat', 'conflict' (versions = the actual one), 'busy', and
 -- 'refused' (ids partly known, or known with other content).
+--
+-- `carried` is what the caller has to apply now, NULL if nothing: generation, position, generation,
+-- position … , with the events at these positions as they are stored (some may be older: skips of
+-- the same keys) and the documents that they concern.
 CREATE OR REPLACE FUNCTION everfold.append_group(
     streams text[], member_streams integer[], expected bigint[], member_sizes integer[],
     types text[], data jsonb[], metadata jsonb[], ids uuid[], schema_versions integer[],
-    wait boolean,
+    wait boolean, carries integer[] DEFAULT '{}',
     OUT outcomes text[], OUT first_positions bigint[], OUT last_positions bigint[],
-    OUT versions bigint[], OUT messages text[])
+    OUT versions bigint[], OUT messages text[],
+    OUT carried bigint[],
+    OUT event_positions bigint[], OUT event_streams text[], OUT event_versions bigint[],
+    OUT event_types text[], OUT event_schema_versions integer[], OUT event_data jsonb[],
+    OUT event_metadata jsonb[], OUT event_ids uuid[], OUT event_times timestamptz[],
+    OUT document_generations integer[], OUT document_keys text[], OUT documents jsonb[])
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, everfold, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
@@ -34,6 +44,7 @@ DECLARE
     size integer;
     known uuid[];
     repeated record;
+    inline integer[];
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         PERFORM everfold.refuse_append('', 0);
@@ -60,8 +71,13 @@ BEGIN
     locked := everfold.enter_append_many(streams, wait);
 
     -- NULL marks a stream that somebody else holds.
-    SELECT array_agg(CASE WHEN locked[u.n] THEN coalesce(v.version, 0) END ORDER BY u.n)
-      INTO actual
+    SELECT array_agg(CASE WHEN locked[u.n] THEN coalesce(v.version, 0) END ORDER BY u.n),
+           ARRAY(SELECT CASE WHEN g.key_fields IS NULL THEN g.id ELSE -g.id END
+                   FROM everfold.generations g
+                  WHERE g.lifecycle = 'inline' AND g.status <> ALL ('{kept,retired}'::text[])
+                    AND (g.event_types IS NULL OR g.event_types && types)
+                  ORDER BY g.id)
+      INTO actual, inline
       FROM unnest(streams) WITH ORDINALITY AS u(stream_id, n)
       LEFT JOIN LATERAL (
           SELECT e.version FROM everfold.events e
@@ -113,6 +129,14 @@ BEGIN
         RETURN;
     END IF;
 
+    IF cardinality(inline) > 0 AND everfold.enter_inline(inline) THEN
+        SELECT everfold.lock_inline_keys(inline, array_agg(streams[member_streams[u.member]]),
+                   array_agg(u.type), array_agg(u.data), array_agg(u.metadata))
+          INTO done
+          FROM unnest(event_members, types, data, metadata) AS u(member, type, data, metadata)
+         WHERE first_versions[u.member] IS NOT NULL;
+    END IF;
+
     done := everfold.announce();
 
     -- Positions rise in the order of insertion, so the n-th smallest belongs to the n-th event.
@@ -138,6 +162,17 @@ BEGIN
             last_positions[m] := positions[event_offset];
         END IF;
     END LOOP;
+
+    IF cardinality(inline) > 0 THEN
+        carried := everfold.apply_inline(inline, positions, carries);
+        IF carried IS NOT NULL THEN
+            SELECT * INTO event_positions, event_streams, event_versions, event_types,
+                   event_schema_versions, event_data, event_metadata, event_ids, event_times
+              FROM everfold.carried_events(carried);
+            SELECT * INTO document_generations, document_keys, documents
+              FROM everfold.carried_documents(carried, event_positions, event_streams);
+        END IF;
+    END IF;
 END $$;
 
 -- Appends to many streams in the caller's transaction, each member with its own outcome:

@@ -65,6 +65,8 @@ DECLARE
     bad_line bigint;
     locked boolean[];
     done boolean;
+    inline integer[];
+    positions bigint[];
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         PERFORM everfold.refuse_append('', 1);
@@ -98,6 +100,17 @@ BEGIN
         ARRAY(SELECT DISTINCT i.stream_id FROM pg_temp.everfold_import i), true);
     repeated := CASE WHEN careful THEN everfold.unstage_repeats() ELSE 0 END;
 
+    SELECT coalesce(array_agg(CASE WHEN g.key_fields IS NULL THEN g.id ELSE -g.id END ORDER BY g.id), '{}')
+      INTO inline FROM everfold.generations g
+     WHERE g.lifecycle = 'inline' AND g.status <> ALL ('{kept,retired}'::text[])
+       AND (g.event_types IS NULL
+            OR EXISTS (SELECT FROM pg_temp.everfold_import i WHERE i.type = ANY (g.event_types)));
+    IF cardinality(inline) > 0 AND everfold.enter_inline(inline) THEN
+        SELECT everfold.lock_inline_keys(inline, array_agg(i.stream_id), array_agg(i.type),
+                   array_agg(i.data), array_agg(i.metadata))
+          INTO done FROM pg_temp.everfold_import i;
+    END IF;
+
     done := everfold.announce();
     WITH streams AS MATERIALIZED (
         SELECT s.stream_id, coalesce((
@@ -117,14 +130,18 @@ BEGIN
         RETURNING position
     )
     SELECT (SELECT count(*) FROM inserted),
-           (SELECT min(n.line) FROM numbered n WHERE n.version <> n.given)
-      INTO stored, bad_line;
+           (SELECT min(n.line) FROM numbered n WHERE n.version <> n.given),
+           (SELECT array_agg(position) FROM inserted)
+      INTO stored, bad_line, positions;
 
     IF bad_line IS NOT NULL THEN
         RAISE EXCEPTION 'line %: the event names another version than its stream in this store gives it',
             bad_line
             USING ERRCODE = 'EF001', DETAIL = jsonb_build_object('line', bad_line)::text,
                 HINT = 'import whole streams into a store that does not have them, or renumber';
+    END IF;
+    IF cardinality(inline) > 0 AND positions IS NOT NULL THEN
+        positions := everfold.apply_inline(inline, positions, NULL);
     END IF;
 END $$;
 

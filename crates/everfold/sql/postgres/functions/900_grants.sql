@@ -14,7 +14,7 @@ BEGIN
             everfold.append(text, bigint, jsonb),
             everfold.append(text, bigint, text[], jsonb[], jsonb[], uuid[], integer[], boolean),
             everfold.append_event(text, bigint, text, jsonb, jsonb, uuid, integer, boolean),
-            everfold.append_group(text[], integer[], bigint[], integer[], text[], jsonb[], jsonb[], uuid[], integer[], boolean),
+            everfold.append_group(text[], integer[], bigint[], integer[], text[], jsonb[], jsonb[], uuid[], integer[], boolean, integer[]),
             everfold.append_many(jsonb),
             everfold.stage_import(),
             everfold.import_progress(text),

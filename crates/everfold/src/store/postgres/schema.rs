@@ -44,10 +44,11 @@ const MIGRATIONS: [Migration; 2] = [
 ];
 
 /// In the order in which they need each other.
-const FUNCTIONS: [&str; 13] = [
+const FUNCTIONS: [&str; 14] = [
     sql_file!("functions/010_uuid_v7.sql"),
     sql_file!("functions/015_locks.sql"),
     sql_file!("functions/020_append_checks.sql"),
+    sql_file!("functions/025_inline.sql"),
     sql_file!("functions/030_append_event.sql"),
     sql_file!("functions/040_append.sql"),
     sql_file!("functions/050_append_json.sql"),

@@ -1,0 +1,354 @@
+-- Inline projections inside an append: docs/design.md, Inline projections.
+--
+--   1. after the registry gate and the stream, one statement reads the stream's version and which
+--      inline generations want these types (030, 040, 060, 100). Most stores have none: nothing more.
+--   2. enter_inline: the gate of each, in the order of their ids, then the keys across streams.
+--   3. announce and insert, as ever.
+--   4. apply_inline: apply, or record that it was not done.
+--
+-- Generations whose key is not the stream come with a negative id, so that an append for which
+-- there are none need not ask for keys.
+--
+-- enter_inline and apply_inline are called by every append that meets an inline projection, from
+-- functions that pin no search_path: every name and operator in them says its schema.
+
+-- The gates of these generations, shared, in the order in which they are given: that of their ids.
+-- Held to the end of the transaction, whether it will apply or skip. What the generations are is
+-- read in a later statement (apply_inline, lock_inline_keys): the snapshot of this one may be older
+-- than the gates. True if some have keys across streams, which are to be locked next.
+CREATE OR REPLACE FUNCTION everfold.enter_inline(generations integer[]) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    generation integer;
+    across_streams boolean := false;
+BEGIN
+    FOREACH generation IN ARRAY $1 LOOP
+        IF pg_catalog.pg_advisory_xact_lock_shared(
+            'everfold.generations'::pg_catalog.regclass::pg_catalog.oid::int, pg_catalog.abs(generation)) IS NULL
+        THEN
+        END IF;
+        IF generation OPERATOR(pg_catalog.<) 0 THEN
+            across_streams := true;
+        END IF;
+    END LOOP;
+    RETURN across_streams;
+END $$;
+
+-- The key of an event: the text of its fields, NULL where one is missing or null; the stream where
+-- no fields are named. Several fields are a JSON array of texts. The same as Key::of of the library.
+CREATE OR REPLACE FUNCTION everfold.key_of(
+    fields text[], stream_id text, type text, data jsonb, metadata jsonb)
+RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, everfold, pg_temp AS $$
+DECLARE
+    field text;
+    path text[];
+    value text;
+    found text[] := '{}';
+BEGIN
+    IF $1 IS NULL THEN
+        RETURN $2;
+    END IF;
+    FOREACH field IN ARRAY $1 LOOP
+        path := string_to_array(field, '.');
+        value := CASE path[1]
+            WHEN 'stream_id' THEN $2
+            WHEN 'type' THEN $3
+            WHEN 'data' THEN $4 #>> path[2:]
+            WHEN 'metadata' THEN $5 #>> path[2:]
+        END;
+        IF value IS NULL THEN
+            RETURN NULL;
+        END IF;
+        found := found || value;
+    END LOOP;
+    RETURN CASE cardinality(found) WHEN 1 THEN found[1] ELSE array_to_json(found)::text END;
+END $$;
+
+-- Locks the keys of new events in those generations whose key is not the stream: exclusive, in the
+-- order of the locks' keys, before any position is drawn. By appliers and skippers alike: two
+-- streams with one key are then applied in the order of their positions. Parameters but the first
+-- have one element an event.
+--
+-- An event without a key is refused here where the policy is to stop.
+CREATE OR REPLACE FUNCTION everfold.lock_inline_keys(
+    generations integer[], stream_ids text[], types text[], data jsonb[], metadata jsonb[])
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, everfold, pg_temp AS $$
+DECLARE
+    hashes integer[];
+    hash integer;
+    refused text;
+BEGIN
+    SELECT array_agg(DISTINCT hashtext(w.id || ':' || w.key)) FILTER (WHERE w.key IS NOT NULL),
+           min(w.name) FILTER (WHERE w.key IS NULL AND w.on_error = 'stop' AND w.status = 'active')
+      INTO hashes, refused
+      FROM (SELECT g.id, p.name, g.on_error, g.status,
+                   everfold.key_of(g.key_fields, u.stream_id, u.type, u.data, coalesce(u.metadata, '{}')) AS key
+              FROM everfold.generations g
+              JOIN everfold.projections p ON p.id = g.projection
+             CROSS JOIN LATERAL unnest($2, $3, $4, $5) AS u(stream_id, type, data, metadata)
+             WHERE -g.id = ANY ($1) AND g.status <> 'building'
+               AND (g.event_types IS NULL OR u.type = ANY (g.event_types))) w;
+    IF refused IS NOT NULL THEN
+        RAISE EXCEPTION 'inline projection "%" refused the event: a field of its key (%) is missing or null',
+            refused,
+            (SELECT array_to_string(g.key_fields, ', ')
+               FROM everfold.generations g JOIN everfold.projections p ON p.id = g.projection
+              WHERE -g.id = ANY ($1) AND p.name = refused LIMIT 1)
+            USING ERRCODE = 'EF010', DETAIL = jsonb_build_object('projection', refused)::text,
+                HINT = 'the append was not stored; give the event the field, or change the projection';
+    END IF;
+    -- array_agg(DISTINCT) sorts.
+    FOREACH hash IN ARRAY coalesce(hashes, '{}') LOOP
+        PERFORM pg_advisory_xact_lock('everfold.skips'::regclass::oid::int, hash);
+    END LOOP;
+    RETURN true;
+END $$;
+
+-- Applies new events to these generations, or records that it was not done. `carries` names the
+-- generations in Rust that the caller applies itself, in this transaction: it gets what is theirs to
+-- apply as generation, position, generation, position … in the order of positions for each.
+--
+-- Which function to call is data, read after the gate: a function that is replaced while appends
+-- hold their locks would still run with its old body.
+CREATE OR REPLACE FUNCTION everfold.apply_inline(
+    generations integer[], positions bigint[], carries integer[])
+RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+    g record;
+    carried bigint[];
+BEGIN
+    FOR g IN
+        SELECT g.id, g.kind, g.status, g.on_error, g.home,
+               EXISTS (SELECT FROM everfold.skips s WHERE s.generation OPERATOR(pg_catalog.=) g.id)
+            OR EXISTS (SELECT FROM everfold.dead_letters d WHERE d.generation OPERATOR(pg_catalog.=) g.id)
+               AS owes
+          FROM everfold.generations g
+         WHERE g.id OPERATOR(pg_catalog.=) ANY ($1)
+            OR (OPERATOR(pg_catalog.-) g.id) OPERATOR(pg_catalog.=) ANY ($1)
+         ORDER BY g.id
+    LOOP
+        IF g.kind OPERATOR(pg_catalog.=) 'sql' AND g.status OPERATOR(pg_catalog.=) 'active'
+            AND g.on_error OPERATOR(pg_catalog.=) 'stop' AND NOT g.owes
+        THEN
+            EXECUTE pg_catalog.format('SELECT %I.apply($1)', g.home) USING positions;
+        ELSIF g.status OPERATOR(pg_catalog.<>) ALL ('{building,kept,retired}'::pg_catalog.text[]) THEN
+            carried := pg_catalog.array_cat(carried,
+                everfold.apply_inline_carefully(g.id, positions, $3, g.owes));
+        END IF;
+    END LOOP;
+    RETURN carried;
+END $$;
+
+-- The same for one generation, where more is to be done than to apply: another policy than to stop,
+-- skips or dead letters that may be of these keys, a projection in Rust, or one that is not active.
+-- `owes` is false if the generation has neither skips nor dead letters.
+CREATE OR REPLACE FUNCTION everfold.apply_inline_carefully(
+    generation integer, positions bigint[], carries integer[], owes boolean)
+RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, everfold, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    -- More open skips of a key than this are left to the runner.
+    help_max CONSTANT integer := 100;
+    g everfold.generations;
+    wanted bigint[];
+    keys text[];
+    waiting text[] := '{}';
+    held text[] := '{}';
+    behind bigint[] := '{}';
+BEGIN
+    SELECT * INTO g FROM everfold.generations WHERE id = $1;
+    IF g.kind = 'sql' AND g.status = 'active' AND g.key_fields IS NULL AND NOT owes
+        AND everfold.try_inline(g.home, $2)
+    THEN
+        RETURN NULL;
+    END IF;
+    SELECT array_agg(e.position ORDER BY e.position), array_agg(e.key ORDER BY e.position)
+      INTO wanted, keys
+      FROM (SELECT e.position,
+                   coalesce(everfold.key_of(g.key_fields, e.stream_id, e.type, e.data, e.metadata),
+                       everfold.no_key(e.position)) AS key
+              FROM everfold.events e
+             WHERE e.position = ANY ($2) AND (g.event_types IS NULL OR e.type = ANY (g.event_types))) e;
+    IF wanted IS NULL THEN
+        RETURN NULL;
+    ELSIF g.status <> 'active' OR (g.kind <> 'sql' AND g.id = ANY (coalesce($3, '{}')) IS NOT TRUE) THEN
+        INSERT INTO everfold.skips (generation, position, key, reason)
+        SELECT g.id, u.position, u.key,
+               CASE g.status WHEN 'active' THEN 'not applied by this client' ELSE g.status END
+          FROM unnest(wanted, keys) AS u(position, key);
+        RETURN NULL;
+    END IF;
+
+    IF owes THEN
+        -- Skips first: whoever is settling some of these keys is waited for, and what came of it is
+        -- seen by the later statement on dead letters. Nobody adds any: stream or key is locked.
+        SELECT coalesce(array_agg(k.key), '{}') INTO waiting
+          FROM (SELECT DISTINCT u.key FROM unnest(keys) u(key)) k
+         WHERE (SELECT count(*) FROM (SELECT FROM everfold.skips s
+                 WHERE s.generation = g.id AND s.key = k.key LIMIT help_max + 1) n) > help_max;
+        PERFORM s.position FROM everfold.skips s
+          WHERE s.generation = g.id AND s.key = ANY (keys) AND s.key <> ALL (waiting)
+          ORDER BY s.position FOR UPDATE;
+        -- The failed event is locked until this append has ended: whoever tries it again sees all
+        -- that waits behind it, or we do not see it any more.
+        SELECT coalesce(array_agg(d.key), '{}'), coalesce(array_agg(d.position), '{}')
+          INTO held, behind
+          FROM (SELECT d.key, d.position FROM everfold.dead_letters d
+                 WHERE d.generation = g.id AND d.key = ANY (keys) AND d.behind IS NULL
+                 ORDER BY d.position FOR KEY SHARE) d;
+        waiting := waiting || ARRAY(SELECT DISTINCT s.key FROM everfold.skips s
+                                     WHERE s.generation = g.id AND s.key = ANY (held));
+        INSERT INTO everfold.skips (generation, position, key, reason)
+        SELECT g.id, u.position, u.key, 'behind open skips'
+          FROM unnest(wanted, keys) AS u(position, key) WHERE u.key = ANY (waiting);
+        INSERT INTO everfold.dead_letters (generation, position, key, behind)
+        SELECT g.id, u.position, u.key, behind[array_position(held, u.key)]
+          FROM unnest(wanted, keys) AS u(position, key)
+         WHERE u.key = ANY (held) AND u.key <> ALL (waiting);
+
+        WITH own AS (
+            SELECT u.position, u.key FROM unnest(wanted, keys) AS u(position, key)
+             WHERE u.key <> ALL (waiting) AND u.key <> ALL (held)
+        ), taken AS (
+            DELETE FROM everfold.skips s WHERE s.generation = g.id AND s.key IN (SELECT o.key FROM own o)
+            RETURNING s.position, s.key, s.reason
+        ), settled AS (
+            INSERT INTO everfold.system_messages (generation, kind, position, key, actor, message)
+            SELECT g.id, 'skip-settled', t.position, t.key, 'append', t.reason FROM taken t ORDER BY t.position
+        ), due AS (
+            SELECT o.position, o.key FROM own o UNION ALL SELECT t.position, t.key FROM taken t
+        )
+        SELECT array_agg(d.position ORDER BY d.position), array_agg(d.key ORDER BY d.position)
+          INTO wanted, keys FROM due d;
+        IF wanted IS NULL THEN
+            RETURN NULL;
+        END IF;
+    END IF;
+
+    IF g.kind <> 'sql' THEN
+        RETURN ARRAY(SELECT v FROM unnest(wanted) WITH ORDINALITY AS u(position, n),
+                            unnest(ARRAY[g.id, u.position]) WITH ORDINALITY AS p(v, m) ORDER BY u.n, p.m);
+    ELSIF g.on_error = 'stop' THEN
+        EXECUTE format('SELECT %I.apply($1)', g.home) USING wanted;
+    ELSE
+        PERFORM everfold.apply_inline_or_give_up(g, wanted, keys);
+    END IF;
+    RETURN NULL;
+END $$;
+
+-- What stands for the key of an event that has none: its own, so that no other event waits for it.
+CREATE OR REPLACE FUNCTION everfold.no_key("position" bigint) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$ SELECT 'no key: ' OPERATOR(pg_catalog.||) $1::pg_catalog.text $$;
+
+-- Whether an error is the database's trouble, which passes, and not that of an event.
+CREATE OR REPLACE FUNCTION everfold.is_transient(code text) RETURNS boolean
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, everfold, pg_temp AS $$
+    SELECT left($1, 2) IN ('40', '53', '57', '58') OR $1 IN ('55P03', '55006')
+$$;
+
+-- Applies events to an SQL generation, or leaves no trace and returns false if one of them is
+-- refused. What is the database's trouble and not the events' is raised on.
+CREATE OR REPLACE FUNCTION everfold.try_inline(home text, positions bigint[]) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, everfold, pg_temp AS $$
+BEGIN
+    EXECUTE format('SELECT %I.apply($1)', home) USING positions;
+    RETURN true;
+EXCEPTION WHEN OTHERS THEN
+    IF everfold.is_transient(SQLSTATE) THEN
+        RAISE;
+    END IF;
+    RETURN false;
+END $$;
+
+-- Applies events to an SQL generation whose policy is not to stop: all at once, and if that fails,
+-- one by one. The event that fails is put aside, or left out for good.
+CREATE OR REPLACE FUNCTION everfold.apply_inline_or_give_up(
+    g everfold.generations, positions bigint[], keys text[])
+RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, everfold, pg_temp AS $$
+DECLARE
+    without_key bigint[] := '{}';
+    held text[] := '{}';
+    behind bigint[] := '{}';
+BEGIN
+    IF g.key_fields IS NOT NULL THEN
+        without_key := ARRAY(SELECT e.position FROM everfold.events e
+            WHERE e.position = ANY (positions)
+              AND everfold.key_of(g.key_fields, e.stream_id, e.type, e.data, e.metadata) IS NULL);
+    END IF;
+    IF without_key = '{}' AND everfold.try_inline(g.home, positions) THEN
+        RETURN;
+    END IF;
+    FOR n IN 1 .. cardinality(positions) LOOP
+        IF keys[n] = ANY (held) THEN
+            INSERT INTO everfold.dead_letters (generation, position, key, behind)
+            VALUES (g.id, positions[n], keys[n], behind[array_position(held, keys[n])]);
+            CONTINUE;
+        END IF;
+        BEGIN
+            IF positions[n] = ANY (without_key) THEN
+                RAISE EXCEPTION 'a field of its key (%) is missing or null', array_to_string(g.key_fields, ', ');
+            END IF;
+            EXECUTE format('SELECT %I.apply($1)', g.home) USING ARRAY[positions[n]];
+        EXCEPTION WHEN OTHERS THEN
+            IF everfold.is_transient(SQLSTATE) THEN
+                RAISE;
+            END IF;
+            IF g.on_error = 'dead-letter' THEN
+                held := held || keys[n];
+                behind := behind || positions[n];
+                INSERT INTO everfold.dead_letters (generation, position, key, error, attempts, tried_at)
+                VALUES (g.id, positions[n], keys[n], SQLERRM, 1, clock_timestamp());
+            END IF;
+            INSERT INTO everfold.system_messages (generation, kind, position, key, actor, message)
+            VALUES (g.id, CASE g.on_error WHEN 'skip' THEN 'skipped' ELSE 'dead-letter' END,
+                    positions[n], keys[n], 'append', SQLERRM);
+        END;
+    END LOOP;
+END $$;
+
+-- The events that a caller has to apply, as they are stored, in the order of their positions.
+CREATE OR REPLACE FUNCTION everfold.carried_events(carried bigint[],
+    OUT positions bigint[], OUT stream_ids text[], OUT versions bigint[], OUT types text[],
+    OUT schema_versions integer[], OUT data jsonb[], OUT metadata jsonb[], OUT ids uuid[],
+    OUT times timestamptz[])
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, everfold, pg_temp AS $$
+    SELECT array_agg(e.position), array_agg(e.stream_id::text), array_agg(e.version),
+           array_agg(e.type::text), array_agg(e.schema_version), array_agg(e.data),
+           array_agg(e.metadata), array_agg(e.id), array_agg(e.recorded_at)
+      FROM (SELECT e.* FROM everfold.events e
+             WHERE e.position = ANY (ARRAY(SELECT $1[2 * n] FROM generate_series(1, cardinality($1) / 2) n))
+             ORDER BY e.position) e
+$$;
+
+-- The documents as they are now, of those streams whose events a caller has to apply to document
+-- projections. The key of an inline document is its stream, which is locked.
+CREATE OR REPLACE FUNCTION everfold.carried_documents(
+    carried bigint[], positions bigint[], stream_ids text[],
+    OUT generations integer[], OUT keys text[], OUT documents jsonb[])
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, everfold, pg_temp AS $$
+DECLARE
+    part record;
+    some_keys text[];
+    some_documents jsonb[];
+BEGIN
+    FOR part IN
+        SELECT g.id, g.home, g.tables[1] AS table_name, array_agg(DISTINCT u.stream_id) AS keys
+          FROM generate_series(1, cardinality($1) / 2) n
+          JOIN everfold.generations g ON g.id = $1[2 * n - 1] AND g.kind = 'document'
+          JOIN unnest($2, $3) AS u(position, stream_id) ON u.position = $1[2 * n]
+         GROUP BY g.id
+    LOOP
+        EXECUTE format('SELECT array_agg(d.key::text), array_agg(d.document) FROM %I.%I d WHERE d.key = ANY ($1)',
+                part.home, part.table_name)
+           INTO some_keys, some_documents USING part.keys;
+        generations := generations || array_fill(part.id, ARRAY[coalesce(cardinality(some_keys), 0)]);
+        keys := keys || some_keys;
+        documents := documents || some_documents;
+    END LOOP;
+END $$;
