@@ -75,6 +75,16 @@ pub enum AppendError {
          (above it, its snapshot may be older than a registration or a rebuild)"
     )]
     IsolationTooHigh,
+    /// An inline projection refused an event, and its policy is to stop.
+    #[error(
+        "inline projection \"{projection}\" refused the event: {message}; the append was not stored"
+    )]
+    Projection {
+        /// The projection's name.
+        projection: String,
+        /// What it said.
+        message: String,
+    },
     /// The database refused or could not be reached.
     #[error(transparent)]
     Store(#[from] StoreError),

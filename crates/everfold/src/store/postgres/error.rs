@@ -14,6 +14,7 @@ pub(super) mod code {
     pub(crate) const ID_CONFLICT: &str = "EF004";
     pub(crate) const IMPORT_UNDER_WAY: &str = "EF007";
     pub(crate) const STREAM_BUSY: &str = "EF009";
+    pub(crate) const REFUSED_BY_PROJECTION: &str = "EF010";
 }
 
 /// An error while a connection is made.
@@ -53,6 +54,9 @@ pub(super) fn store_error(error: tokio_postgres::Error) -> StoreError {
 /// An error of an append, with what the append was.
 pub(super) fn append_error(error: tokio_postgres::Error, append: &StreamAppend) -> AppendError {
     let Some(database) = error.as_db_error() else { return store_error(error).into() };
+    if let Some(Refusal { projection, message }) = refused_by_projection(database) {
+        return AppendError::Projection { projection, message };
+    }
     match database.code().code() {
         code::VERSION_CONFLICT => AppendError::VersionConflict {
             stream: append.stream.clone(),
@@ -67,6 +71,43 @@ pub(super) fn append_error(error: tokio_postgres::Error, append: &StreamAppend) 
             None => store_error(error).into(),
         },
     }
+}
+
+/// An inline projection that does not take an event.
+pub(super) struct Refusal {
+    pub(super) projection: String,
+    pub(super) message: String,
+}
+
+/// Whether an inline projection refused: an error that came out of a generation's own function, or
+/// of ours on its behalf. The database's own trouble in there is no refusal.
+pub(super) fn refused_by_projection(database: &DbError) -> Option<Refusal> {
+    if database.code().code() == code::REFUSED_BY_PROJECTION {
+        let detail: serde_json::Value = serde_json::from_str(database.detail()?).ok()?;
+        let projection = detail["projection"].as_str()?.to_owned();
+        let said = database.message();
+        let message = said.split_once("the event: ").map_or(said, |(_, message)| message);
+        return Some(Refusal { projection, message: message.to_owned() });
+    }
+    if !matches!(parts(database).kind, StoreErrorKind::Other | StoreErrorKind::Missing) {
+        return None;
+    }
+    let projection = projection_in_context(database.where_()?)?.to_owned();
+    let message = match database.detail() {
+        Some(detail) => format!("{} ({detail})", database.message()),
+        None => database.message().to_owned(),
+    };
+    Some(Refusal { projection, message })
+}
+
+/// The projection whose function an error passed through: `… function everfold_3_totals.apply(…`.
+fn projection_in_context(context: &str) -> Option<&str> {
+    context.lines().find_map(|line| {
+        let (_, name) = line.split_once(" function everfold_")?;
+        let (home, _) = name.split_once(".apply(")?;
+        let (generation, projection) = home.split_once('_')?;
+        generation.bytes().all(|byte| byte.is_ascii_digit()).then_some(projection)
+    })
 }
 
 /// The conflict of one member of many.
@@ -185,4 +226,20 @@ fn deepest(error: &(dyn std::error::Error + 'static)) -> String {
         error = source;
     }
     error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::projection_in_context;
+
+    #[test]
+    fn projection_is_named_by_the_function_of_its_home() {
+        let context = "SQL statement \"INSERT INTO …\"\n\
+            PL/pgSQL function everfold_12_daily_totals.apply(bigint[]) line 4 at SQL statement\n\
+            SQL statement \"SELECT everfold_12_daily_totals.apply($1)\"\n\
+            PL/pgSQL function everfold.apply_inline(integer[],bigint[],integer[]) line 20 at EXECUTE";
+        assert_eq!(projection_in_context(context), Some("daily_totals"));
+        let ours = "PL/pgSQL function everfold.append_event(text,bigint) line 20 at EXECUTE";
+        assert_eq!(projection_in_context(ours), None);
+    }
 }
