@@ -105,6 +105,10 @@ CREATE TABLE everfold_generations (
         ('building', 'active', 'rebuilding', 'kept', 'paused', 'failed', 'retired'))
 ) STRICT;
 
+-- index everfold_generations_inline_idx
+CREATE INDEX everfold_generations_inline_idx
+    ON everfold_generations (id, status, on_error, definition_hash) WHERE lifecycle = 'inline';
+
 -- table everfold_imports
 CREATE TABLE everfold_imports (
     name TEXT NOT NULL,

@@ -61,12 +61,25 @@ impl Key {
     /// several a JSON array of texts. The databases compute the same (`key_sql` of each backend).
     /// Not for [`Key::Code`].
     pub(crate) fn of(&self, event: &RecordedEvent) -> Option<String> {
+        let RecordedEvent { stream_id, event_type, data, metadata, .. } = event;
+        self.of_parts(stream_id.as_str(), event_type, data, metadata)
+    }
+
+    /// The same for an event in pieces; data and metadata are JSON text.
+    pub(crate) fn of_parts(
+        &self,
+        stream_id: &str,
+        event_type: &str,
+        data: &str,
+        metadata: &str,
+    ) -> Option<String> {
+        let of = |field: &KeyField| field.of(stream_id, event_type, data, metadata);
         match self {
-            Key::Stream | Key::Code => Some(event.stream_id.as_str().to_owned()),
+            Key::Stream | Key::Code => Some(stream_id.to_owned()),
             Key::Fields(fields) => match fields.as_slice() {
-                [field] => field.of(event),
+                [field] => of(field),
                 fields => {
-                    let values: Option<Vec<String>> = fields.iter().map(|f| f.of(event)).collect();
+                    let values: Option<Vec<String>> = fields.iter().map(of).collect();
                     serde_json::to_string(&values?).ok()
                 }
             },
@@ -96,12 +109,12 @@ impl KeyField {
     }
 
     /// The text of a value: strings as they are, anything else as JSON.
-    fn of(&self, event: &RecordedEvent) -> Option<String> {
+    fn of(&self, stream_id: &str, event_type: &str, data: &str, metadata: &str) -> Option<String> {
         let (json, path) = match self {
-            KeyField::StreamId => return Some(event.stream_id.as_str().to_owned()),
-            KeyField::Type => return Some(event.event_type.clone()),
-            KeyField::Data(path) => (&event.data, path),
-            KeyField::Metadata(path) => (&event.metadata, path),
+            KeyField::StreamId => return Some(stream_id.to_owned()),
+            KeyField::Type => return Some(event_type.to_owned()),
+            KeyField::Data(path) => (data, path),
+            KeyField::Metadata(path) => (metadata, path),
         };
         let json: serde_json::Value = serde_json::from_str(json).ok()?;
         let found = path.iter().try_fold(&json, |value: &serde_json::Value, name| value.get(name));

@@ -43,6 +43,10 @@ CREATE TABLE everfold_generations (
         ('building', 'active', 'rebuilding', 'kept', 'paused', 'failed', 'retired'))
 ) STRICT;
 
+-- Every append asks which inline generations there are; the rows themselves are large.
+CREATE INDEX everfold_generations_inline_idx
+    ON everfold_generations (id, status, on_error, definition_hash) WHERE lifecycle = 'inline';
+
 CREATE TABLE everfold_checkpoints (
     generation INTEGER NOT NULL,
     shard INTEGER NOT NULL,

@@ -145,9 +145,10 @@ fn kind_and_advice(error: &rusqlite::Error) -> (StoreErrorKind, &'static str) {
 }
 
 /// SQLite's own words, without the number that rusqlite puts around some of them.
-fn said(error: &rusqlite::Error) -> String {
+pub(super) fn said(error: &rusqlite::Error) -> String {
     match error {
         rusqlite::Error::SqliteFailure(_, Some(message)) => message.clone(),
+        rusqlite::Error::SqlInputError { msg, .. } => msg.clone(),
         other => other.to_string(),
     }
 }

@@ -44,6 +44,7 @@ use crate::{Position, StreamId, Version};
 pub use append::append_in;
 use error::store_error;
 use pool::ReadPool;
+use projection::Projections;
 #[cfg(feature = "testing")]
 pub(crate) use scratch::query_rows;
 use writer::Writer;
@@ -52,6 +53,7 @@ use writer::Writer;
 struct SqliteStore {
     pool: Arc<ReadPool>,
     writer: Arc<Writer>,
+    projections: Arc<Projections>,
     hint: Arc<Notify>,
     path: PathBuf,
     options: Arc<StoreOptions>,
@@ -66,9 +68,10 @@ pub(crate) async fn open(
     let opening = tokio::task::spawn_blocking(move || {
         let connection = open_writer(&path, &options)?;
         let hint = Arc::new(Notify::new());
+        let projections = Arc::new(Projections::new(&options));
         let writer = Arc::new(Writer::start(connection, &options, Arc::clone(&hint))?);
         let pool = ReadPool::new(path.clone(), &options);
-        Ok(SqliteStore { pool, writer, hint, path, options })
+        Ok(SqliteStore { pool, writer, projections, hint, path, options })
     });
     match opening.await {
         Ok(outcome) => outcome.map(|store| Arc::new(store) as Arc<dyn Backend>),
@@ -92,6 +95,7 @@ fn open_writer(path: &Path, options: &StoreOptions) -> Result<Connection, OpenEr
         schema::migrate(&connection, patience)?;
     }
     schema::assert_safe(&connection)?;
+    projection::register_functions(&connection).map_err(store_error)?;
     Ok(connection)
 }
 

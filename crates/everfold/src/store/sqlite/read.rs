@@ -2,7 +2,7 @@
 
 use std::collections::BinaryHeap;
 
-use rusqlite::{Connection, Params, Row, Rows};
+use rusqlite::{Connection, OptionalExtension, Params, Row, Rows};
 
 use crate::store::{AllPage, DENSE, LogPage, Page, StreamPage};
 use crate::{Position, RecordedEvent, StreamId, Version};
@@ -14,6 +14,7 @@ const ALL: &str = include_str!("../../../sql/sqlite/statements/read_all.sql");
 const RANGE_OF_TYPES: &str = include_str!("../../../sql/sqlite/statements/read_range_of_types.sql");
 const POSITIONS_OF_TYPE: &str =
     include_str!("../../../sql/sqlite/statements/read_positions_of_type.sql");
+const POSITIONS: &str = include_str!("../../../sql/sqlite/statements/read_positions.sql");
 const EVENT: &str = include_str!("../../../sql/sqlite/statements/read_event.sql");
 const HIGH_WATER_MARK: &str =
     include_str!("../../../sql/sqlite/statements/read_high_water_mark.sql");
@@ -62,6 +63,33 @@ pub(super) fn high_water_mark(connection: &Connection) -> Result<Position, rusql
     let position: Option<i64> =
         connection.prepare_cached(HIGH_WATER_MARK)?.query_row([], |row| row.get(0))?;
     Ok(position.map_or(Position::START, Position::from_stored))
+}
+
+/// Where the events of a page stand, rising.
+pub(super) fn positions(
+    connection: &Connection,
+    page: &AllPage,
+) -> Result<Vec<i64>, rusqlite::Error> {
+    match &page.types {
+        Some(types) => positions_of_types(connection, page, types),
+        None => {
+            let params = (page.after.to_stored(), page.up_to.to_stored(), stored_max(page.max));
+            connection.prepare_cached(POSITIONS)?.query_map(params, |row| row.get(0))?.collect()
+        }
+    }
+}
+
+/// The events at these positions, in the order given; those that are not there are left out.
+pub(super) fn read_at(
+    connection: &Connection,
+    positions: &[Position],
+) -> Result<Vec<RecordedEvent>, rusqlite::Error> {
+    let mut statement = connection.prepare_cached(EVENT)?;
+    let mut events = Vec::with_capacity(positions.len());
+    for position in positions {
+        events.extend(statement.query_row([position.to_stored()], event).optional()?);
+    }
+    Ok(events)
 }
 
 /// A page as it fills up, by number and by bytes.
@@ -115,11 +143,14 @@ fn read_types(
     bytes_max: usize,
 ) -> Result<Page, rusqlite::Error> {
     // One look at the file for all statements, which also saves taking its locks for each.
-    let snapshot = connection.unchecked_transaction()?;
-    let positions = positions_of_types(&snapshot, page, types)?;
+    let _snapshot = match connection.is_autocommit() {
+        true => Some(connection.unchecked_transaction()?),
+        false => None,
+    };
+    let positions = positions_of_types(connection, page, types)?;
     let full = positions.len() == page.max;
     let mut filling = Filling::new(bytes_max);
-    let mut statement = snapshot.prepare_cached(EVENT)?;
+    let mut statement = connection.prepare_cached(EVENT)?;
     for position in positions {
         let event = statement.query_row([position], event)?;
         if !filling.push(event) {
@@ -176,7 +207,7 @@ fn event(row: &Row<'_>) -> Result<RecordedEvent, rusqlite::Error> {
     })
 }
 
-fn parsed<T>(row: &Row<'_>, column: usize) -> Result<T, rusqlite::Error>
+pub(super) fn parsed<T>(row: &Row<'_>, column: usize) -> Result<T, rusqlite::Error>
 where
     T: std::str::FromStr<Err: std::error::Error + Send + Sync + 'static>,
 {

@@ -10,11 +10,16 @@
 //! and many at once share one. A member's failure undoes that member alone. If the transaction as a
 //! whole fails, each member is tried by itself, because one of them may be what it failed on.
 //!
+//! Transactions of the engine (batches of projections, leases) go behind appends that wait. While
+//! appends keep coming, a job that took some time leaves the file to them for three times as long,
+//! so that neither starves the other.
+//!
 //! When the queue is closed the thread finishes what is in it and ends.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -28,6 +33,9 @@ use crate::options::StoreOptions;
 /// As many groups may wait in the queue; further callers wait for a place.
 const GROUPS_QUEUED_MAX: usize = 4;
 
+/// While appends wait they get so many times the time that the last job took before the next one.
+const APPENDS_SHARE: u32 = 3;
+
 type Outcome = Result<Appended, AppendError>;
 type Work = Box<dyn FnOnce(&Connection) + Send>;
 
@@ -35,6 +43,8 @@ enum Request {
     Append(Member),
     /// Anything else that writes, in transactions of its own.
     Work(Work),
+    /// The same, behind all that waits.
+    Job(Work),
 }
 
 /// An append that waits for its outcome.
@@ -62,6 +72,8 @@ impl Writer {
             connection,
             requests,
             next: None,
+            jobs: VecDeque::new(),
+            appends_until: Instant::now(),
             hint,
             appends_max: options.group_appends_max,
             events_max: options.group_events_max,
@@ -89,12 +101,28 @@ impl Writer {
         &self,
         work: impl FnOnce(&Connection) -> T + Send + 'static,
     ) -> Result<T, StoreError> {
+        self.queue_work(Request::Work, work).await
+    }
+
+    /// The same for a transaction of the engine, behind appends that wait.
+    pub(super) async fn run_job<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.queue_work(Request::Job, work).await
+    }
+
+    async fn queue_work<T: Send + 'static>(
+        &self,
+        request: fn(Work) -> Request,
+        work: impl FnOnce(&Connection) -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
         let (answer, outcome) = oneshot::channel();
         let work: Work = Box::new(move |connection| {
             // The caller may have gone; the work is done all the same.
             let _ = answer.send(work(connection));
         });
-        self.send(Request::Work(work)).await?;
+        self.send(request(work)).await?;
         outcome.await.map_err(|_| stopped())
     }
 
@@ -148,6 +176,10 @@ struct WriterThread {
     requests: mpsc::Receiver<Request>,
     /// Taken from the queue, and no part of the group at hand.
     next: Option<Request>,
+    /// Taken from the queue, to be done when no appends wait or their time is over.
+    jobs: VecDeque<Work>,
+    /// Until then jobs let appends go first.
+    appends_until: Instant,
     hint: Arc<Notify>,
     appends_max: usize,
     events_max: usize,
@@ -156,17 +188,63 @@ struct WriterThread {
 
 impl WriterThread {
     fn run(mut self) {
-        while let Some(request) = self.next.take().or_else(|| self.requests.blocking_recv()) {
+        loop {
+            let request = self.next.take().or_else(|| self.try_next());
+            let job_is_due = request.is_none() || Instant::now() >= self.appends_until;
             match request {
-                Request::Append(first) => {
-                    let group = self.collect(first);
-                    self.append_group(group);
+                request if job_is_due && !self.jobs.is_empty() => {
+                    self.next = request;
+                    self.run_job();
                 }
-                Request::Work(work) => {
-                    work(&self.connection);
-                    self.hint.notify_one();
-                }
+                Some(request) => self.serve(request),
+                // Closed and empty: the end.
+                None => match self.requests.blocking_recv() {
+                    Some(request) => self.next = self.set_aside(request),
+                    None => break,
+                },
             }
+        }
+    }
+
+    fn serve(&mut self, request: Request) {
+        match request {
+            Request::Append(first) => {
+                let group = self.collect(first);
+                self.append_group(group);
+            }
+            Request::Work(work) => {
+                work(&self.connection);
+                self.hint.notify_one();
+            }
+            Request::Job(work) => self.jobs.push_back(work),
+        }
+    }
+
+    fn run_job(&mut self) {
+        if let Some(job) = self.jobs.pop_front() {
+            let begun = Instant::now();
+            job(&self.connection);
+            self.appends_until = Instant::now() + begun.elapsed() * APPENDS_SHARE;
+        }
+    }
+
+    /// What waits in the queue, without jobs: those are set aside.
+    fn try_next(&mut self) -> Option<Request> {
+        while let Ok(request) = self.requests.try_recv() {
+            if let Some(request) = self.set_aside(request) {
+                return Some(request);
+            }
+        }
+        None
+    }
+
+    fn set_aside(&mut self, request: Request) -> Option<Request> {
+        match request {
+            Request::Job(work) => {
+                self.jobs.push_back(work);
+                None
+            }
+            request => Some(request),
         }
     }
 
@@ -182,6 +260,7 @@ impl WriterThread {
                     events += member.append.events.len();
                     group.push(member);
                 }
+                Ok(Request::Job(work)) => self.jobs.push_back(work),
                 Ok(request) => {
                     self.next = Some(request);
                     break;

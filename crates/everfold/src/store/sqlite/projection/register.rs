@@ -1,0 +1,265 @@
+//! Registering a projection: finding its generation, or making one, in one transaction that holds
+//! the write lock. Whatever fails undoes all of it, tables included.
+
+use rusqlite::{Connection, OptionalExtension};
+use serde_json::{Value, json};
+
+use super::names::{home, view};
+use super::registry::{self, json_or_null};
+use super::unit::record;
+use super::{differences, tables};
+use crate::error::{ProjectionError, StoreError, StoreErrorKind};
+use crate::projection::Projection;
+use crate::projection::builder::check;
+use crate::projection::definition::{Body, Definition, Lifecycle};
+use crate::projection::generation::{GenerationStatus, SystemMessage};
+use crate::store::Registration;
+use crate::store::sqlite::error::store_error;
+use crate::store::sqlite::read::high_water_mark;
+
+const FIND_PROJECTION: &str =
+    "SELECT id FROM everfold_projections WHERE namespace = ?1 AND name = ?2";
+const INSERT_PROJECTION: &str =
+    "INSERT INTO everfold_projections (namespace, name) VALUES (?1, ?2) RETURNING id";
+const LIST_VERSIONS: &str = "SELECT id, version, definition_hash, definition \
+    FROM everfold_generations WHERE projection = ?1 AND status <> 'retired' \
+    ORDER BY version DESC, id DESC";
+const INSERT_GENERATION: &str =
+    include_str!("../../../../sql/sqlite/statements/insert_generation.sql");
+const NAME_HOME: &str = "UPDATE everfold_generations SET home = ?2, tables = ?3 WHERE id = ?1";
+const ACTIVATE: &str = "UPDATE everfold_projections SET active_generation = ?2 WHERE id = ?1";
+const CHANGE_SETTINGS: &str = "UPDATE everfold_generations \
+    SET on_error = ?2, definition = json_set(definition, '$.settings', json(?3)) WHERE id = ?1";
+const INSERT_CHECKPOINT: &str =
+    "INSERT INTO everfold_checkpoints (generation, shard) VALUES (?1, ?2)";
+const LIST_TABLES: &str = "SELECT p.namespace, p.name, t.value \
+    FROM everfold_generations g JOIN everfold_projections p ON p.id = g.projection, \
+    json_each(g.tables) t WHERE g.status <> 'retired' AND p.id <> ?1";
+
+/// A generation of the projection that is registered.
+struct Known {
+    id: i32,
+    version: u32,
+    hash: String,
+    definition: Value,
+}
+
+/// Finds the generation of a projection, or makes it. The transaction holds the write lock.
+pub(super) fn register(
+    connection: &Connection,
+    projection: &Projection,
+) -> Result<Registration, ProjectionError> {
+    let definition = &projection.definition;
+    check(definition).map_err(|message| ProjectionError::Invalid {
+        projection: definition.name.clone(),
+        message,
+    })?;
+    let id = projection_id(connection, definition).map_err(store_error)?;
+    let known = known(connection, id).map_err(store_error)?;
+    if let Some(same) = known.iter().find(|known| known.version == definition.version) {
+        return found(connection, definition, same);
+    }
+    let newest = known.first().map(|newest| newest.version);
+    if let Some(registered) = newest.filter(|newest| *newest > definition.version) {
+        let (projection, version) = (definition.name.clone(), definition.version);
+        return Err(ProjectionError::Older { projection, version, registered });
+    }
+    let generation = create(connection, projection, id, newest)?;
+    Ok(Registration { generation: reread(connection, generation)?, created: true })
+}
+
+fn projection_id(connection: &Connection, definition: &Definition) -> Result<i32, rusqlite::Error> {
+    let names = (&definition.namespace, &definition.name);
+    let found = connection
+        .prepare_cached(FIND_PROJECTION)?
+        .query_row(names, |row| row.get(0))
+        .optional()?;
+    match found {
+        Some(id) => Ok(id),
+        None => connection.prepare_cached(INSERT_PROJECTION)?.query_row(names, |row| row.get(0)),
+    }
+}
+
+/// The newest version first.
+fn known(connection: &Connection, projection: i32) -> Result<Vec<Known>, rusqlite::Error> {
+    let known = |row: &rusqlite::Row<'_>| {
+        Ok(Known {
+            id: row.get(0)?,
+            version: row.get(1)?,
+            hash: row.get(2)?,
+            definition: json_or_null(row, 3)?.unwrap_or_default(),
+        })
+    };
+    connection.prepare_cached(LIST_VERSIONS)?.query_map([projection], known)?.collect()
+}
+
+/// The version is there already: it must be the same one. Settings may differ, and are taken over.
+fn found(
+    connection: &Connection,
+    definition: &Definition,
+    known: &Known,
+) -> Result<Registration, ProjectionError> {
+    if known.hash != definition.hash() {
+        return Err(ProjectionError::Changed {
+            projection: definition.name.clone(),
+            version: definition.version,
+            what: differences::between(&known.definition, &definition.content()),
+        });
+    }
+    let settings = json!(definition.settings);
+    if known.definition["settings"] != settings {
+        change_settings(connection, definition, known, &settings).map_err(store_error)?;
+    }
+    Ok(Registration { generation: reread(connection, known.id)?, created: false })
+}
+
+fn change_settings(
+    connection: &Connection,
+    definition: &Definition,
+    known: &Known,
+    settings: &Value,
+) -> Result<(), rusqlite::Error> {
+    let on_error = definition.settings.on_error.as_str();
+    connection.prepare_cached(CHANGE_SETTINGS)?.execute((
+        known.id,
+        on_error,
+        settings.to_string(),
+    ))?;
+    let message = format!("settings are now {settings}");
+    record(connection, &message_of(known.id, "settings", message))
+}
+
+/// Makes a generation with all that belongs to it, and returns its id.
+fn create(
+    connection: &Connection,
+    projection: &Projection,
+    projection_id: i32,
+    newest: Option<u32>,
+) -> Result<i32, ProjectionError> {
+    let definition = &projection.definition;
+    let (status, reason) = first_status(connection, definition, newest).map_err(store_error)?;
+    let id = insert(connection, definition, projection_id, status, reason.as_deref())
+        .map_err(store_error)?;
+    let home = home(id);
+    let tables = tables::create(connection, projection, &home)?;
+    check_free(connection, definition, projection_id, &tables)?;
+    let finish = || -> Result<(), rusqlite::Error> {
+        let list = json!(tables).to_string();
+        connection.prepare_cached(NAME_HOME)?.execute((id, &home, list))?;
+        let shards = match definition.lifecycle {
+            Lifecycle::Inline => 1,
+            Lifecycle::CatchUp => definition.shards,
+        };
+        for shard in 0..shards {
+            connection.prepare_cached(INSERT_CHECKPOINT)?.execute((id, shard))?;
+        }
+        if status == GenerationStatus::Active {
+            connection.prepare_cached(ACTIVATE)?.execute((projection_id, id))?;
+        }
+        let message = format!("version {} is {status}", definition.version);
+        record(connection, &message_of(id, "registered", message))
+    };
+    finish().map_err(store_error)?;
+    if status == GenerationStatus::Active {
+        tables::show(connection, definition, &home, &tables)?;
+    }
+    Ok(id)
+}
+
+/// Nothing is ever silently active: an inline generation has to begin with the log, and a later
+/// version takes over by a promotion only.
+fn first_status(
+    connection: &Connection,
+    definition: &Definition,
+    newest: Option<u32>,
+) -> Result<(GenerationStatus, Option<String>), rusqlite::Error> {
+    let Definition { name, version, .. } = definition;
+    if let Some(newest) = newest {
+        let reason = format!(
+            "version {version} is built beside version {newest}; promote it with `everfold rebuild {name}`"
+        );
+        return Ok((GenerationStatus::Building, Some(reason)));
+    }
+    let empty = high_water_mark(connection)?.0 == 0;
+    if definition.lifecycle == Lifecycle::CatchUp || empty {
+        return Ok((GenerationStatus::Active, None));
+    }
+    let reason =
+        format!("the store has events already; backfill it with `everfold rebuild {name}`");
+    Ok((GenerationStatus::Building, Some(reason)))
+}
+
+fn insert(
+    connection: &Connection,
+    definition: &Definition,
+    projection_id: i32,
+    status: GenerationStatus,
+    reason: Option<&str>,
+) -> Result<i32, rusqlite::Error> {
+    let mut stored = definition.content();
+    stored["settings"] = json!(definition.settings);
+    if let Body::Sql(scripts) = &definition.body {
+        stored["apply_file"] = json!(scripts.sqlite.apply.file.display().to_string());
+    }
+    connection.prepare_cached(INSERT_GENERATION)?.query_row(
+        rusqlite::params![
+            projection_id,
+            definition.version,
+            definition.kind().as_str(),
+            definition.lifecycle.as_str(),
+            definition.event_types.as_ref().map(|types| json!(types).to_string()),
+            definition.key.to_stored().map(|fields| json!(fields).to_string()),
+            definition.shards,
+            definition.settings.on_error.as_str(),
+            definition.hash(),
+            stored.to_string(),
+            status.as_str(),
+            reason,
+        ],
+        |row| row.get(0),
+    )
+}
+
+/// Refuses tables that readers would take for those of another projection.
+fn check_free(
+    connection: &Connection,
+    definition: &Definition,
+    projection_id: i32,
+    tables: &[String],
+) -> Result<(), ProjectionError> {
+    let list = || -> Result<Vec<(String, String, String)>, rusqlite::Error> {
+        let columns = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+        connection.prepare_cached(LIST_TABLES)?.query_map([projection_id], columns)?.collect()
+    };
+    let taken = list().map_err(store_error)?;
+    for table in tables {
+        let wanted = view(&definition.namespace, table);
+        let owner = taken
+            .iter()
+            .find(|(namespace, _, other)| view(namespace, other).eq_ignore_ascii_case(&wanted));
+        if let Some((namespace, owner, _)) = owner {
+            let owner = match namespace.as_str() {
+                "" => owner.clone(),
+                namespace => format!("{namespace}/{owner}"),
+            };
+            let (projection, table) = (definition.name.clone(), table.clone());
+            return Err(ProjectionError::TableTaken { projection, table, owner });
+        }
+    }
+    Ok(())
+}
+
+fn message_of(generation: i32, kind: &'static str, message: String) -> SystemMessage {
+    let actor = "register".to_owned();
+    SystemMessage { generation: Some(generation), kind, position: None, key: None, actor, message }
+}
+
+fn reread(
+    connection: &Connection,
+    id: i32,
+) -> Result<crate::projection::generation::Generation, StoreError> {
+    let found = registry::find(connection, id).map_err(store_error)?;
+    found.ok_or_else(|| {
+        StoreError::new(StoreErrorKind::Other, format!("generation {id} is not in the registry"))
+    })
+}

@@ -1,0 +1,237 @@
+//! The tables of a generation: made by its scripts, by the engine or by its handler, and shown to
+//! readers by views.
+
+use rusqlite::Connection;
+
+use super::apply::{guarded, offset, sqlite_handler};
+use super::documents;
+use super::names::{identifier, view};
+use super::plan::{Frame, physical, plan};
+use crate::error::ProjectionError;
+use crate::projection::Projection;
+use crate::projection::definition::{Body, Definition};
+use crate::projection::projector::ApplyError;
+use crate::projection::script::{Script, Scripts, SqlUpcaster, Statement, on_one_line};
+use crate::store::sqlite::error::{said, store_error};
+
+const LIST_TABLES: &str = "SELECT substr(name, length(?1) + 1) FROM sqlite_schema \
+    WHERE type = 'table' AND substr(name, 1, length(?1)) = ?1 ORDER BY name";
+const LIST_COLUMNS: &str = "SELECT name FROM pragma_table_info(?1) ORDER BY cid";
+const IS_THERE: &str = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = ?1 COLLATE NOCASE)";
+
+/// Makes the tables and returns their names, without the prefix.
+pub(super) fn create(
+    connection: &Connection,
+    projection: &Projection,
+    home: &str,
+) -> Result<Vec<String>, ProjectionError> {
+    let definition = &projection.definition;
+    match &definition.body {
+        Body::Sql(scripts) => {
+            let making = Making { connection, definition, home };
+            let tables = making.run_create(&scripts.sqlite.create)?;
+            making.check_upcasters(&scripts.sqlite.upcasters)?;
+            making.check_apply(&scripts.sqlite)?;
+            Ok(tables)
+        }
+        Body::Document { indexes } => {
+            for sql in documents::create(&format!("{home}{}", definition.name), indexes) {
+                connection.execute_batch(&sql).map_err(store_error)?;
+            }
+            Ok(vec![definition.name.clone()])
+        }
+        Body::Handler => set_up(connection, projection, home),
+    }
+}
+
+/// Makes the views that readers use, of the generation that is active.
+pub(super) fn show(
+    connection: &Connection,
+    definition: &Definition,
+    home: &str,
+    tables: &[String],
+) -> Result<(), ProjectionError> {
+    for table in tables {
+        let name = view(&definition.namespace, table);
+        let there = connection.query_row(IS_THERE, [&name], |row| row.get(0));
+        if there.map_err(store_error)? {
+            let message = format!(
+                "the file has something called {name} already, where readers would look for the \
+                 table {table}; rename one of them"
+            );
+            return Err(invalid(definition, message));
+        }
+        show_one(connection, &name, &format!("{home}{table}")).map_err(store_error)?;
+    }
+    Ok(())
+}
+
+/// Columns are named, so that the view stays what it is.
+fn show_one(connection: &Connection, view: &str, table: &str) -> Result<(), rusqlite::Error> {
+    let columns: Vec<String> = connection
+        .prepare(LIST_COLUMNS)?
+        .query_map([table], |row| Ok(identifier(row.get_ref(0)?.as_str()?)))?
+        .collect::<Result<_, _>>()?;
+    connection.execute_batch(&format!(
+        "CREATE VIEW {} AS SELECT {} FROM {}",
+        identifier(view),
+        columns.join(", "),
+        identifier(table)
+    ))
+}
+
+fn set_up(
+    connection: &Connection,
+    projection: &Projection,
+    home: &str,
+) -> Result<Vec<String>, ProjectionError> {
+    let definition = &projection.definition;
+    let handler = sqlite_handler(&projection.projector);
+    let set_up = |handler: &dyn crate::projection::SqliteHandler| {
+        guarded(connection, || handler.set_up(home, connection))
+    };
+    match handler.and_then(set_up) {
+        Ok(()) => {}
+        Err(ApplyError::Store(error)) => return Err(error.into()),
+        Err(ApplyError::Refused { message, .. }) => {
+            return Err(invalid(definition, format!("its set-up failed: {message}")));
+        }
+        Err(ApplyError::LeaseLost) => unreachable!("registration holds no lease"),
+    }
+    let list = || -> Result<Vec<String>, rusqlite::Error> {
+        connection.prepare(LIST_TABLES)?.query_map([home], |row| row.get(0))?.collect()
+    };
+    Ok(list().map_err(store_error)?)
+}
+
+fn invalid(definition: &Definition, message: String) -> ProjectionError {
+    ProjectionError::Invalid { projection: definition.name.clone(), message }
+}
+
+/// The scripts of a SQL projection as they become a generation.
+struct Making<'a> {
+    connection: &'a Connection,
+    definition: &'a Definition,
+    home: &'a str,
+}
+
+impl Making<'_> {
+    /// Runs `create.sql`, which may make tables and indexes, and returns the tables.
+    fn run_create(&self, script: &Script) -> Result<Vec<String>, ProjectionError> {
+        let mut tables = Vec::new();
+        for statement in self.statements(script)? {
+            let wrong = |message: &str| self.wrong(script, statement.line, message);
+            let text = on_one_line(&statement.text).to_ascii_uppercase();
+            let words: Vec<&str> = text.split_whitespace().take(3).collect();
+            match words.as_slice() {
+                ["CREATE", "TABLE", ..] => match statement.created() {
+                    Some(created) if created.in_read_model => tables.push(created.name),
+                    _ => {
+                        return Err(wrong(
+                            "a table is named read_model.<table>; put read_model. before it",
+                        ));
+                    }
+                },
+                ["CREATE", "INDEX", ..] | ["CREATE", "UNIQUE", "INDEX"] => {
+                    if statement.created().is_none() {
+                        return Err(wrong("an index needs a name here; give it one"));
+                    }
+                    if statement.tables().is_empty() {
+                        return Err(wrong(
+                            "an index is made on read_model.<table>; put read_model. before the table",
+                        ));
+                    }
+                }
+                _ => {
+                    return Err(wrong(
+                        "only CREATE TABLE and CREATE [UNIQUE] INDEX may stand here on SQLite; \
+                         write a create.sqlite.sql beside it that does without the rest",
+                    ));
+                }
+            }
+            let sql = statement.rename_tables(|name| physical(self.home, name));
+            self.connection
+                .execute_batch(&sql)
+                .map_err(|error| self.sql_error(script, &statement, &sql, error))?;
+        }
+        Ok(tables)
+    }
+
+    /// Prepares each expression by itself, so that errors point into its own file.
+    fn check_upcasters(&self, upcasters: &[SqlUpcaster]) -> Result<(), ProjectionError> {
+        const BEFORE: &str = "SELECT (";
+        for upcaster in upcasters {
+            let script = &upcaster.expression;
+            let sql = format!("{BEFORE}{}\n) FROM (SELECT '' AS data)", script.text);
+            if let Err(error) = self.connection.prepare(&sql) {
+                let line = sql[..offset(&error).unwrap_or(0).min(sql.len())].matches('\n').count();
+                let line = u32::try_from(line).unwrap_or(0) + 1;
+                return Err(self.wrong(script, line, &self.said(&error)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Prepares `apply.sql` in both forms.
+    fn check_apply(&self, scripts: &Scripts) -> Result<(), ProjectionError> {
+        let script = &scripts.apply;
+        for statement in self.statements(script)? {
+            let keyword = statement.main_keyword();
+            if !["INSERT", "UPDATE", "DELETE", "REPLACE", "SELECT"].contains(&keyword.as_str()) {
+                let message = format!(
+                    "{keyword} may not stand here; apply.sql changes rows with INSERT, UPDATE and DELETE"
+                );
+                return Err(self.wrong(script, statement.line, &message));
+            }
+        }
+        let frame = Frame {
+            home: self.home,
+            event_types: self.definition.event_types.as_deref(),
+            key: &self.definition.key,
+            shards: self.definition.shards,
+        };
+        let plan = plan(script, &scripts.upcasters, &frame)
+            .map_err(|error| error.of(&self.definition.name, script))?;
+        for planned in &plan.statements {
+            for sql in [&planned.of_range, &planned.of_positions] {
+                if let Err(error) = self.connection.prepare(sql) {
+                    let line = planned.line(sql, offset(&error));
+                    return Err(self.wrong(script, line, &self.said(&error)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn statements(&self, script: &Script) -> Result<Vec<Statement>, ProjectionError> {
+        script.statements().map_err(|error| error.of(&self.definition.name, script))
+    }
+
+    fn sql_error(
+        &self,
+        script: &Script,
+        statement: &Statement,
+        sent: &str,
+        error: rusqlite::Error,
+    ) -> ProjectionError {
+        let line = match offset(&error) {
+            Some(offset) => statement.line_at_byte(sent, offset.min(sent.len())),
+            None => statement.line,
+        };
+        self.wrong(script, line, &self.said(&error))
+    }
+
+    /// What SQLite said, with the tables under the names that the script has for them.
+    fn said(&self, error: &rusqlite::Error) -> String {
+        said(error).replace(self.home, "read_model.")
+    }
+
+    fn wrong(&self, script: &Script, line: u32, message: &str) -> ProjectionError {
+        ProjectionError::Sql {
+            projection: self.definition.name.clone(),
+            file: script.file.display().to_string(),
+            line,
+            message: message.to_owned(),
+        }
+    }
+}
