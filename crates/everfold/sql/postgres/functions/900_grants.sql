@@ -22,9 +22,14 @@ BEGIN
             everfold.save_stream_snapshot(text, text, bigint, integer, jsonb) TO everfold_writer'),
         ('everfold_events_reader', 'GRANT USAGE ON SCHEMA everfold TO everfold_events_reader'),
         ('everfold_events_reader', 'GRANT SELECT ON everfold.events, everfold.store, everfold.migrations, everfold.published_mark TO everfold_events_reader'),
-        ('everfold_read_models', 'GRANT USAGE ON SCHEMA everfold TO everfold_read_models'),
+        ('everfold_writer', 'GRANT SELECT ON everfold.projections, everfold.generations TO everfold_writer'),
+        ('everfold_read_models', 'GRANT USAGE ON SCHEMA everfold, read_model TO everfold_read_models'),
         ('everfold_admin', 'GRANT USAGE ON SCHEMA everfold TO everfold_admin'),
         ('everfold_admin', 'GRANT SELECT ON ALL TABLES IN SCHEMA everfold TO everfold_admin'),
+        ('everfold_admin', 'GRANT INSERT, UPDATE, DELETE ON everfold.projections, everfold.generations,
+            everfold.checkpoints, everfold.workers, everfold.skips, everfold.dead_letters,
+            everfold.system_messages, everfold.run_log TO everfold_admin'),
+        ('everfold_admin', 'GRANT USAGE, CREATE ON SCHEMA read_model TO everfold_admin'),
         ('everfold_admin', 'GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA everfold TO everfold_admin')
     LOOP
         IF EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = role_name) THEN
@@ -40,4 +45,18 @@ BEGIN
                 everfold.read_all(bigint, integer, text[]) TO %I', role_name);
         END IF;
     END LOOP;
+    FOREACH role_name IN ARRAY ARRAY['everfold_writer', 'everfold_events_reader', 'everfold_read_models'] LOOP
+        IF EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = role_name) THEN
+            EXECUTE format('GRANT EXECUTE ON FUNCTION
+                everfold.wait_for(text, bigint, integer, text), everfold.projection_status(),
+                everfold.projection_reach(text, text, bigint) TO %I', role_name);
+        END IF;
+    END LOOP;
+    -- Generations have schemas of their own. Where the owner of the store does not own the database,
+    -- its owner has to grant this; until then whoever registers a projection makes them as himself.
+    IF EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'everfold_admin')
+        AND has_database_privilege(current_database(), 'CREATE WITH GRANT OPTION')
+    THEN
+        EXECUTE format('GRANT CREATE ON DATABASE %I TO everfold_admin', current_database());
+    END IF;
 END $$;

@@ -44,7 +44,7 @@ const MIGRATIONS: [Migration; 2] = [
 ];
 
 /// In the order in which they need each other.
-const FUNCTIONS: [&str; 14] = [
+const FUNCTIONS: &[&str] = &[
     sql_file!("functions/010_uuid_v7.sql"),
     sql_file!("functions/015_locks.sql"),
     sql_file!("functions/020_append_checks.sql"),
@@ -58,6 +58,9 @@ const FUNCTIONS: [&str; 14] = [
     sql_file!("functions/100_import.sql"),
     sql_file!("functions/110_snapshots.sql"),
     sql_file!("functions/120_startup_checks.sql"),
+    sql_file!("functions/200_shards.sql"),
+    sql_file!("functions/210_leases.sql"),
+    sql_file!("functions/220_status.sql"),
     sql_file!("functions/900_grants.sql"),
 ];
 

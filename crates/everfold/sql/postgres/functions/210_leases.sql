@@ -1,0 +1,162 @@
+-- Leases: which worker runs which shard. A lease is the checkpoint's row with its owner, an epoch that
+-- every taker raises, and an end by the database's clock. Whoever has an older epoch can move nothing.
+--
+-- Nothing here waits for anybody: rows that are locked are left for the next tick. A shard whose row
+-- is locked is in the middle of a batch, and its owner lives.
+
+-- Generations whose shards are to be run: fed behind the appends, or inline with skips to be settled.
+CREATE OR REPLACE FUNCTION everfold.is_run(status text, lifecycle text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT $1 OPERATOR(pg_catalog.=) ANY ('{active,kept,rebuilding}'::pg_catalog.text[])
+        OR ($1 OPERATOR(pg_catalog.=) 'building' AND $2 OPERATOR(pg_catalog.=) 'catch-up')
+$$;
+
+-- A worker's sign of life: its row and its leases are prolonged, workers that died are forgotten, what
+-- it has beyond its share is given up, and free or expired shards are taken up to its share. Returns
+-- all that it may run now.
+--
+-- Shares are even: generations that the same live workers carry are one pool, and its shards are
+-- divided among those workers so that no two differ by more than one.
+--
+-- A shard that is to be given up and is in the middle of a batch is left out of the answer, so that
+-- its owner runs no further batch, and is given up by the next tick.
+CREATE OR REPLACE FUNCTION everfold.tick(worker uuid, name text, carries integer[], ttl_ms integer)
+RETURNS TABLE (generation integer, shard integer, epoch bigint, "position" bigint)
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, everfold, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    lease_end timestamptz := clock_timestamp() + make_interval(secs => $4 / 1000.0);
+    pool record;
+    surplus integer[] := '{}';
+    surplus_shards integer[] := '{}';
+BEGIN
+    INSERT INTO everfold.workers AS w (id, name, expires_at, carries) VALUES ($1, $2, lease_end, $3)
+    ON CONFLICT (id) DO UPDATE SET name = $2, expires_at = lease_end, carries = $3;
+
+    DELETE FROM everfold.workers d
+     WHERE d.id IN (SELECT w.id FROM everfold.workers w
+                     WHERE w.expires_at < clock_timestamp() AND w.id <> $1
+                       FOR UPDATE SKIP LOCKED);
+
+    -- What is no longer run, or no longer carried, is let go at once.
+    UPDATE everfold.checkpoints u SET owner = NULL, expires_at = NULL
+      FROM (SELECT c.generation, c.shard FROM everfold.checkpoints c
+              JOIN everfold.generations g ON g.id = c.generation
+             WHERE c.owner = $1 AND NOT (g.id = ANY ($3) AND everfold.is_run(g.status, g.lifecycle))
+               FOR UPDATE OF c SKIP LOCKED) mine
+     WHERE u.generation = mine.generation AND u.shard = mine.shard;
+
+    UPDATE everfold.checkpoints u SET expires_at = lease_end
+      FROM (SELECT c.generation, c.shard FROM everfold.checkpoints c
+             WHERE c.owner = $1 FOR UPDATE SKIP LOCKED) mine
+     WHERE u.generation = mine.generation AND u.shard = mine.shard;
+
+    FOR pool IN
+        WITH carried AS (
+            SELECT g.id, g.shards, w.workers
+              FROM everfold.generations g
+             CROSS JOIN LATERAL (SELECT array_agg(w.id ORDER BY w.id) AS workers
+                                   FROM everfold.workers w
+                                  WHERE g.id = ANY (w.carries) AND w.expires_at >= clock_timestamp()) w
+             WHERE g.id = ANY ($3) AND everfold.is_run(g.status, g.lifecycle)
+        ), pools AS (
+            SELECT array_agg(c.id) AS generations, c.workers, cardinality(c.workers) AS among,
+                   array_position(c.workers, $1) - 1 AS place, min(c.id) AS first
+              FROM carried c GROUP BY c.workers
+        )
+        SELECT p.generations,
+               (SELECT count(*) FROM everfold.checkpoints c WHERE c.generation = ANY (p.generations)) AS all_shards,
+               (SELECT count(*) FROM everfold.checkpoints c
+                 WHERE c.generation = ANY (p.generations) AND c.owner = $1) AS own,
+               p.among,
+               -- Whoever comes first in one pool does not come first in the next.
+               (p.place + p.first) % p.among AS place
+          FROM pools p
+    LOOP
+        -- The rest of the division goes to the first places.
+        pool.all_shards := pool.all_shards / pool.among
+            + CASE WHEN pool.place < pool.all_shards % pool.among THEN 1 ELSE 0 END;
+        IF pool.own > pool.all_shards THEN
+            WITH beyond AS (
+                SELECT c.generation, c.shard FROM everfold.checkpoints c
+                 WHERE c.generation = ANY (pool.generations) AND c.owner = $1
+                 ORDER BY c.generation DESC, c.shard DESC LIMIT pool.own - pool.all_shards
+            ), given_up AS (
+                UPDATE everfold.checkpoints u SET owner = NULL, expires_at = NULL
+                  FROM (SELECT c.generation, c.shard FROM everfold.checkpoints c
+                          JOIN beyond b ON b.generation = c.generation AND b.shard = c.shard
+                           FOR UPDATE OF c SKIP LOCKED) free
+                 WHERE u.generation = free.generation AND u.shard = free.shard
+            )
+            SELECT surplus || array_agg(b.generation), surplus_shards || array_agg(b.shard)
+              INTO surplus, surplus_shards FROM beyond b;
+        ELSIF pool.own < pool.all_shards THEN
+            UPDATE everfold.checkpoints u
+               SET owner = $1, epoch = u.epoch + 1, expires_at = lease_end
+              FROM (SELECT c.generation, c.shard FROM everfold.checkpoints c
+                     WHERE c.generation = ANY (pool.generations)
+                       AND (c.owner IS NULL OR c.expires_at < clock_timestamp())
+                     ORDER BY c.generation, c.shard LIMIT pool.all_shards - pool.own
+                       FOR UPDATE SKIP LOCKED) free
+             WHERE u.generation = free.generation AND u.shard = free.shard;
+        END IF;
+    END LOOP;
+
+    RETURN QUERY
+        SELECT c.generation, c.shard, c.epoch, c.position
+          FROM everfold.checkpoints c JOIN everfold.generations g ON g.id = c.generation
+         WHERE c.owner = $1 AND g.id = ANY ($3) AND everfold.is_run(g.status, g.lifecycle)
+           AND (c.generation, c.shard) NOT IN (SELECT s.g, s.s FROM unnest(surplus, surplus_shards) AS s(g, s))
+         ORDER BY c.generation, c.shard;
+END $$;
+
+-- A worker stops: what it ran is free at once.
+CREATE OR REPLACE FUNCTION everfold.leave(worker uuid) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, everfold, pg_temp AS $$
+    UPDATE everfold.checkpoints SET owner = NULL, expires_at = NULL WHERE owner = $1;
+    DELETE FROM everfold.workers WHERE id = $1;
+$$;
+
+-- Takes open skips of an inline generation out, the earliest first, for whoever settles them: at most
+-- so many, and never a later one of a key without those before it. Keys with a dead letter are left,
+-- and so are keys that an append is working on right now: it settles them itself, or adds to them.
+--
+-- Holding the key's lock is what makes the look after it exact: every append of the key has ended.
+-- For keys that are streams it is the lock of the stream, otherwise that of the key (015_locks.sql).
+CREATE OR REPLACE FUNCTION everfold.take_skips(generation integer, max_skips integer)
+RETURNS TABLE ("position" bigint, key text)
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, everfold, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    by_stream boolean := (SELECT g.key_fields IS NULL FROM everfold.generations g WHERE g.id = $1);
+    candidate text;
+    locked text[] := '{}';
+BEGIN
+    FOR candidate IN
+        SELECT s.key FROM everfold.skips s
+         WHERE s.generation = $1
+           AND NOT EXISTS (SELECT FROM everfold.dead_letters d WHERE d.generation = $1 AND d.key = s.key)
+         GROUP BY s.key ORDER BY min(s.position) LIMIT $2
+    LOOP
+        IF (CASE WHEN by_stream
+            THEN pg_try_advisory_xact_lock('everfold.stream_snapshots'::regclass::oid::int, hashtext(candidate))
+            ELSE pg_try_advisory_xact_lock('everfold.skips'::regclass::oid::int, hashtext($1 || ':' || candidate))
+            END)
+        THEN
+            locked := locked || candidate;
+        END IF;
+    END LOOP;
+    RETURN QUERY
+        WITH taken AS (
+            DELETE FROM everfold.skips t
+             WHERE t.generation = $1 AND t.position IN (
+                   SELECT s.position FROM everfold.skips s
+                    WHERE s.generation = $1 AND s.key = ANY (locked)
+                      -- An append may have put the key aside meanwhile.
+                      AND NOT EXISTS (SELECT FROM everfold.dead_letters d
+                                       WHERE d.generation = $1 AND d.key = s.key)
+                    ORDER BY s.position LIMIT $2)
+            RETURNING t.position, t.key
+        )
+        SELECT t.position, t.key FROM taken t ORDER BY t.position;
+END $$;
