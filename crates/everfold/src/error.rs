@@ -452,6 +452,12 @@ pub enum ProjectionError {
         /// A name like it, or nothing.
         suggestion: String,
     },
+    /// The runner cannot work like that.
+    #[error("the runner cannot start: {message}")]
+    Runner {
+        /// Why.
+        message: String,
+    },
     /// What was asked for does not fit the state it is in. The message says why, and what to do.
     #[error("projection \"{projection}\" {message}")]
     Refused {

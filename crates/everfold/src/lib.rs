@@ -18,6 +18,7 @@ mod position;
 #[allow(dead_code)]
 mod projection;
 mod read;
+mod runner;
 mod snapshot;
 #[allow(dead_code)]
 mod store;
@@ -49,6 +50,7 @@ pub use read::{
     Document, DocumentStream, EventStream, ReadAll, ReadDocuments, ReadStream, Typed,
     TypedEventStream,
 };
+pub use runner::{Runner, RunnerFailure, RunnerHandle, RunnerOptions};
 pub use snapshot::SnapshotPolicy;
 pub use store::{AppliedSchema, Schema, Store, StoreKind};
 pub use stream::{ExpectedVersion, StreamId};

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::generation::{DeadLetterInfo, Generation, MessageInfo, SkipInfo};
 use super::job::{Job, JobOutcome, Task};
-use super::projector::ApplyError;
+use super::projector::{ApplyError, Projector};
 use super::registry::operator;
 use crate::error::ProjectionError;
 use crate::store::{Store, jitter};
@@ -195,7 +195,7 @@ impl Store {
         reason: &str,
     ) -> Result<Retried, ProjectionError> {
         let generation = Arc::new(self.generation_of(name).await?);
-        if self.hub().projector(&generation).is_none() {
+        let Some(projector) = self.hub().projector(&generation) else {
             return Err(ProjectionError::Refused {
                 projection: name.to_owned(),
                 message:
@@ -203,9 +203,10 @@ impl Store {
                           dead letters from the application that registers it"
                         .to_owned(),
             });
-        }
+        };
         let (reason, actor) = (reason.to_owned(), operator());
-        self.treat(generation, Task::Discard { position, reason, actor }, position).await
+        let task = Task::Discard { position, reason, actor };
+        self.treat(generation, projector, task, position).await
     }
 
     pub(crate) async fn retry(
@@ -214,13 +215,23 @@ impl Store {
         position: Position,
         actor: String,
     ) -> Result<Retried, ProjectionError> {
-        if self.hub().projector(&generation).is_none() {
-            return match self.backend().want_retry(generation.id, Some(position)).await? {
-                0 => Err(no_dead_letter(&generation, position)),
-                _ => Ok(Retried::Requested),
-            };
+        if let Some(projector) = self.hub().projector(&generation) {
+            return self.retry_with(generation, projector, position, actor).await;
         }
-        self.treat(generation, Task::Retry { position, actor }, position).await
+        match self.backend().want_retry(generation.id, Some(position)).await? {
+            0 => Err(no_dead_letter(&generation, position)),
+            _ => Ok(Retried::Requested),
+        }
+    }
+
+    pub(crate) async fn retry_with(
+        &self,
+        generation: Arc<Generation>,
+        projector: Projector,
+        position: Position,
+        actor: String,
+    ) -> Result<Retried, ProjectionError> {
+        self.treat(generation, projector, Task::Retry { position, actor }, position).await
     }
 
     /// Runs a job again while somebody else is in the way.
@@ -241,13 +252,13 @@ impl Store {
     async fn treat(
         &self,
         generation: Arc<Generation>,
+        projector: Projector,
         mut task: Task,
         position: Position,
     ) -> Result<Retried, ProjectionError> {
-        let projector = self.hub().projector(&generation).expect("asked before");
         let mut events = 0;
         loop {
-            let upcasters = Arc::clone(&self.options().upcasters);
+            let upcasters = self.upcasters_shared();
             let (generation, projector) = (Arc::clone(&generation), projector.clone());
             let actor = task.actor().to_owned();
             let job = Job { generation: Arc::clone(&generation), projector, upcasters, task };
@@ -259,6 +270,10 @@ impl Store {
                 ApplyError::LeaseLost => no_dead_letter(&generation, position),
             })?;
             let JobOutcome { applied, more, failure, missing, .. } = outcome;
+            if missing && events > 0 {
+                // Somebody else has taken the rest on.
+                return Ok(Retried::Applied { events });
+            }
             if missing {
                 return Err(no_dead_letter(&generation, position));
             }

@@ -344,6 +344,15 @@ impl Store {
         &self.0.options.upcasters
     }
 
+    pub(crate) fn upcasters_shared(&self) -> Arc<Upcasters> {
+        Arc::clone(&self.0.options.upcasters)
+    }
+
+    /// Waits until the high-water mark is past a position.
+    pub(crate) async fn mark_past(&self, after: Position) -> Result<Position, StoreError> {
+        self.0.mark.wait_past(after).await
+    }
+
     /// Waits until the high-water mark is past a position.
     pub(crate) async fn wait_past(&self, after: Position) -> Result<Position, ReadError> {
         Ok(self.0.mark.wait_past(after).await?)

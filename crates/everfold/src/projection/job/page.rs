@@ -1,9 +1,11 @@
 //! Events of a job with their keys.
 
 use std::borrow::Cow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Job;
-use crate::projection::key::shard_of;
+use crate::projection::document::panic_message;
+use crate::projection::key::{Key, shard_of};
 use crate::projection::projector::{ApplyError, Projector};
 use crate::{Position, RecordedEvent};
 
@@ -83,7 +85,10 @@ impl Job {
     /// Upcasts the event, unless the database applies it, and returns its key.
     fn key_of(&self, event: &mut RecordedEvent) -> Result<Option<String>, String> {
         if !matches!(self.projector, Projector::Sql) {
-            self.upcasters.apply(event).map_err(|error| error.to_string())?;
+            let upcast = AssertUnwindSafe(|| self.upcasters.apply(event));
+            let upcast = catch_unwind(upcast)
+                .map_err(|panic| format!("an upcaster panicked: {}", panic_message(&*panic)))?;
+            upcast.map_err(|error| error.to_string())?;
         }
         let key = match &self.projector {
             Projector::Document(fold) => return fold.key_of(event).map_err(said),
@@ -97,7 +102,6 @@ impl Job {
 
     /// An event of today's shape or not: its stream is known, and so may be its fields.
     fn key_of_refused(&self, event: &RecordedEvent) -> String {
-        use crate::projection::key::Key;
         match &self.generation.key {
             Key::Code => NO_KEY.to_owned(),
             key => key.of(event).unwrap_or_else(|| NO_KEY.to_owned()),

@@ -1,0 +1,100 @@
+//! Pauses between tries, and the size of batches.
+
+use std::time::Duration;
+
+use crate::store::jitter;
+
+/// Pauses that double up to a bound, with jitter.
+#[derive(Debug, Clone)]
+pub(super) struct Backoff {
+    first: Duration,
+    max: Duration,
+    next: Duration,
+}
+
+impl Backoff {
+    pub(super) fn new(first: Duration, max: Duration) -> Self {
+        Backoff { first, max, next: first }
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.next = self.first;
+    }
+
+    pub(super) fn pause(&mut self) -> Duration {
+        let pause = self.next.min(self.max);
+        self.next = pause.saturating_mul(2);
+        jitter(pause)
+    }
+}
+
+/// How many events the next batch may have, so that it takes about as long as it should.
+#[derive(Debug, Clone)]
+pub(super) struct BatchSize {
+    events: usize,
+    max: usize,
+    aim: Duration,
+}
+
+/// Fewer than this are never asked for.
+const EVENTS_MIN: usize = 16;
+/// A first batch has this many, until it is known how long they take.
+const EVENTS_FIRST: usize = 256;
+
+impl BatchSize {
+    pub(super) fn new(max: usize, aim: Duration) -> Self {
+        let max = max.max(1);
+        BatchSize { events: EVENTS_FIRST.min(max), max, aim }
+    }
+
+    pub(super) fn events(&self) -> usize {
+        self.events
+    }
+
+    /// Learns from a batch that took this long; `full` if it had all the events it might have.
+    pub(super) fn learn(&mut self, took: Duration, full: bool) {
+        if took > self.aim {
+            let share = self.aim.as_secs_f64() / took.as_secs_f64();
+            let smaller = (self.events as f64 * share.max(0.25)) as usize;
+            self.events = smaller.max(EVENTS_MIN).min(self.max);
+        } else if full && took < self.aim / 2 {
+            self.events = self.events.saturating_mul(2).min(self.max);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_bound_and_start_over() {
+        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_millis(350));
+        for most in [100, 200, 350, 350] {
+            let pause = backoff.pause();
+            let most = Duration::from_millis(most);
+            assert!(pause >= most / 2 && pause <= most, "{pause:?} of {most:?}");
+        }
+        backoff.reset();
+        assert!(backoff.pause() <= Duration::from_millis(100));
+    }
+
+    #[test]
+    fn batches_grow_while_they_are_quick_and_shrink_when_they_are_not() {
+        let aim = Duration::from_millis(50);
+        let mut size = BatchSize::new(2_000, aim);
+        for _ in 0..10 {
+            size.learn(Duration::from_millis(5), true);
+        }
+        assert_eq!(size.events(), 2_000);
+        size.learn(Duration::from_millis(100), true);
+        assert_eq!(size.events(), 1_000);
+        for _ in 0..20 {
+            size.learn(Duration::from_secs(5), true);
+        }
+        assert_eq!(size.events(), EVENTS_MIN);
+        size.learn(Duration::from_millis(5), false);
+        assert_eq!(size.events(), EVENTS_MIN);
+        assert_eq!(BatchSize::new(3, aim).events(), 3);
+    }
+}

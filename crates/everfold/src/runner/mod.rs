@@ -1,0 +1,174 @@
+//! The runner: feeds catch-up projections, and settles what inline ones owe.
+//!
+//! ```text
+//!   Runner ──start──> worker: heartbeat, leases ──> a task for each shard it has ──> jobs
+//!                        │                             │
+//!                        └── what operators want       └── waits for the mark: one poll a process
+//! ```
+//!
+//! Any number of runners, in any number of processes, share the shards by leases in the database. A
+//! lease that was lost is noticed in the database: its holder can move nothing.
+
+mod backoff;
+mod context;
+mod once;
+mod options;
+mod shard;
+mod worker;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::ProjectionError;
+use crate::projection::Projection;
+use crate::projection::registry::unknown;
+use crate::store::Store;
+use context::{Context, Identity};
+use worker::Worker;
+
+pub use context::RunnerFailure;
+pub use options::RunnerOptions;
+
+/// Runs projections in this process, together with the runners of other processes.
+///
+/// ```no_run
+/// # use everfold::{Projection, Runner, Store};
+/// # async fn example(store: Store, orders: Projection) -> Result<(), everfold::Error> {
+/// let runner = Runner::new(&store).projection(orders).start().await?;
+/// // … the application …
+/// runner.stop().await;
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "a runner does nothing before start() or run_once()"]
+pub struct Runner {
+    store: Store,
+    projections: Vec<Projection>,
+    only: Vec<String>,
+    options: RunnerOptions,
+}
+
+impl Runner {
+    /// A runner for a store, without projections yet.
+    pub fn new(store: &Store) -> Self {
+        Runner {
+            store: store.clone(),
+            projections: Vec::new(),
+            only: Vec::new(),
+            options: RunnerOptions::default(),
+        }
+    }
+
+    /// With one more projection.
+    pub fn projection(mut self, projection: Projection) -> Self {
+        self.projections.push(projection);
+        self
+    }
+
+    /// With more projections.
+    pub fn projections(mut self, projections: impl IntoIterator<Item = Projection>) -> Self {
+        self.projections.extend(projections);
+        self
+    }
+
+    /// Of those given, only this one runs, and others named like this.
+    pub fn only(mut self, name: impl Into<String>) -> Self {
+        self.only.push(name.into());
+        self
+    }
+
+    /// With other options.
+    pub fn options(mut self, options: RunnerOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Registers the projections and begins to run them, until [`RunnerHandle::stop`] or until the
+    /// handle is dropped.
+    ///
+    /// # Errors
+    /// If an option is out of range, `only` names a projection that was not given, or one cannot be
+    /// registered.
+    pub async fn start(self) -> Result<RunnerHandle, ProjectionError> {
+        self.options.check()?;
+        let chosen = self.chosen()?;
+        let mut given = HashMap::new();
+        for projection in chosen {
+            let projector = projection.projector.clone();
+            let registration = self.store.register_generation(projection).await?;
+            given.insert(Identity::of(&registration.generation), projector);
+        }
+        let context = Arc::new(Context::new(self.store, self.options, given));
+        let stop = CancellationToken::new();
+        let worker = Worker::new(Arc::clone(&context), stop.clone());
+        let task = tokio::spawn(worker.run());
+        Ok(RunnerHandle { context, stop: stop.drop_guard(), task })
+    }
+
+    fn chosen(&self) -> Result<Vec<Projection>, ProjectionError> {
+        let named = |name: &str| self.projections.iter().any(|p| p.definition.name == name);
+        if let Some(name) = self.only.iter().find(|name| !named(name)) {
+            let known = self.projections.iter().map(|p| p.definition.name.as_str());
+            return Err(unknown(name, known));
+        }
+        let wanted = |projection: &&Projection| {
+            self.only.is_empty() || self.only.contains(&projection.definition.name)
+        };
+        Ok(self.projections.iter().filter(wanted).cloned().collect())
+    }
+}
+
+/// A running runner. Dropping it stops the runner without waiting for it.
+#[must_use = "dropping the handle stops the runner"]
+pub struct RunnerHandle {
+    context: Arc<Context>,
+    stop: tokio_util::sync::DropGuard,
+    task: JoinHandle<()>,
+}
+
+impl RunnerHandle {
+    /// What this worker is called.
+    #[must_use]
+    pub fn worker_name(&self) -> &str {
+        &self.context.options.worker_name
+    }
+
+    /// Projections that stopped here because an event could not be applied, and do not run again yet.
+    #[must_use]
+    pub fn failed(&self) -> Vec<RunnerFailure> {
+        self.context.failures()
+    }
+
+    /// Finishes the batches in hand, gives up all leases so that others take over at once, and ends;
+    /// within [`RunnerOptions::stop_timeout`].
+    pub async fn stop(self) {
+        let RunnerHandle { stop, task, .. } = self;
+        drop(stop);
+        ended(task).await;
+    }
+
+    /// Waits until the runner has ended, because the store was closed.
+    pub async fn wait(&mut self) {
+        if !self.task.is_finished() {
+            // A panic of the worker was reported by the runtime.
+            let _ = (&mut self.task).await;
+        }
+    }
+}
+
+async fn ended(task: JoinHandle<()>) {
+    if let Err(error) = task.await
+        && let Ok(panic) = error.try_into_panic()
+    {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+impl std::fmt::Debug for RunnerHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RunnerHandle").field("worker", &self.worker_name()).finish_non_exhaustive()
+    }
+}

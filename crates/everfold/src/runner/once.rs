@@ -1,0 +1,95 @@
+//! Running until everything of now is applied: for schedulers.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use super::context::Identity;
+use super::{Runner, RunnerHandle};
+use crate::Position;
+use crate::error::{ProjectionError, StoreError};
+use crate::projection::definition::Lifecycle;
+use crate::projection::generation::{GenerationState, GenerationStatus};
+
+/// First pause between two looks; it doubles while nothing happens.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+/// Longest pause between two looks.
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+impl Runner {
+    /// Registers the projections, applies everything up to the high-water mark of now, together with
+    /// other runners if there are some, and ends. Paused projections are left alone.
+    ///
+    /// # Errors
+    /// As [`Runner::start`], and [`ProjectionError::Failed`] if a projection has failed; the others
+    /// are caught up by then.
+    pub async fn run_once(self) -> Result<(), ProjectionError> {
+        let handle = self.start().await?;
+        let outcome = handle.catch_up().await;
+        handle.stop().await;
+        outcome
+    }
+}
+
+impl RunnerHandle {
+    async fn catch_up(&self) -> Result<(), ProjectionError> {
+        let store = &self.context.store;
+        let mark = store.high_water_mark().await?;
+        let mut moved = store.hub().watch();
+        let mut pause = PAUSE_MIN;
+        loop {
+            moved.borrow_and_update();
+            match self.behind(mark).await {
+                Ok(Behind::Some) => {}
+                Ok(Behind::None { failed: None }) => return Ok(()),
+                Ok(Behind::None { failed: Some(failed) }) => return Err(failed),
+                Err(error) if error.is_transient() => {
+                    tracing::warn!(%error, "where projections stand could not be read");
+                }
+                Err(error) => return Err(error.into()),
+            }
+            match tokio::time::timeout(pause, moved.changed()).await {
+                // Not more often than that, however fast the batches are.
+                Ok(_) => tokio::time::sleep(PAUSE_MIN).await,
+                Err(_) => pause = (pause * 2).min(PAUSE_MAX),
+            }
+        }
+    }
+
+    /// Whether a projection of this runner has something to do up to the mark.
+    async fn behind(&self, mark: Position) -> Result<Behind, StoreError> {
+        let given: HashSet<&Identity> = self.context.given.keys().collect();
+        let states = self.context.store.backend().states().await?;
+        let mut failed = None;
+        for state in states {
+            if !given.contains(&Identity::of(&state.generation)) {
+                continue;
+            }
+            match state.generation.status {
+                GenerationStatus::Paused | GenerationStatus::Retired => {}
+                GenerationStatus::Failed => {
+                    let projection = state.generation.name.clone();
+                    let reason = state.generation.reason.clone().unwrap_or_default();
+                    failed.get_or_insert(ProjectionError::Failed { projection, reason });
+                }
+                _ if is_behind(&state, mark) => return Ok(Behind::Some),
+                _ => {}
+            }
+        }
+        Ok(Behind::None { failed })
+    }
+}
+
+enum Behind {
+    Some,
+    None { failed: Option<ProjectionError> },
+}
+
+fn is_behind(state: &GenerationState, mark: Position) -> bool {
+    let inline = state.generation.lifecycle == Lifecycle::Inline;
+    match (inline, state.generation.status) {
+        // Those of keys with a dead letter wait for an operator.
+        (true, GenerationStatus::Active) => state.open_skips > 0 && state.dead_letters == 0,
+        (true, _) => false,
+        (false, _) => state.shards.iter().any(|shard| shard.position < mark),
+    }
+}

@@ -1,0 +1,63 @@
+//! Everything that can be set on a runner, with its default.
+
+use std::time::Duration;
+
+use crate::error::ProjectionError;
+use crate::projection::registry::operator;
+
+/// How a runner works. `RunnerOptions::default()` is meant to be right for most.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RunnerOptions {
+    /// What `everfold status` calls this worker. Default: user, machine and process.
+    pub worker_name: String,
+    /// How long a lease holds without a sign of life: 15 s. Another runner takes over after that.
+    pub lease_ttl: Duration,
+    /// How often this worker gives a sign of life: 5 s. At most a third of `lease_ttl`.
+    pub heartbeat: Duration,
+    /// How often it looks for shards that became free, while others run some: 1 s.
+    pub standby_poll: Duration,
+    /// Most transactions at once, and so connections: 4.
+    pub connections: usize,
+    /// How long a batch should take. Default: 250 ms on PostgreSQL, 50 ms on SQLite, where appends
+    /// wait for it.
+    pub batch_duration: Option<Duration>,
+    /// How long run log and system messages are kept: 14 days.
+    pub log_retention: Duration,
+    /// Settle what inline projections owe. Default: true.
+    pub drain: bool,
+    /// How long [`RunnerHandle::stop`](crate::RunnerHandle::stop) waits for batches in hand: 30 s.
+    pub stop_timeout: Duration,
+}
+
+impl Default for RunnerOptions {
+    fn default() -> Self {
+        RunnerOptions {
+            worker_name: format!("{}:{}", operator(), std::process::id()),
+            lease_ttl: Duration::from_secs(15),
+            heartbeat: Duration::from_secs(5),
+            standby_poll: Duration::from_secs(1),
+            connections: 4,
+            batch_duration: None,
+            log_retention: Duration::from_secs(14 * 24 * 60 * 60),
+            drain: true,
+            stop_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+impl RunnerOptions {
+    /// Refuses values that could never work.
+    pub(crate) fn check(&self) -> Result<(), ProjectionError> {
+        let wrong = if self.heartbeat.is_zero() || self.standby_poll.is_zero() {
+            "heartbeat and standby_poll must be more than nothing"
+        } else if self.heartbeat * 3 > self.lease_ttl {
+            "heartbeat must be at most a third of lease_ttl, or a lease could run out between two"
+        } else if self.connections == 0 {
+            "connections must be at least 1"
+        } else {
+            return Ok(());
+        };
+        Err(ProjectionError::Runner { message: wrong.to_owned() })
+    }
+}

@@ -1,0 +1,304 @@
+//! One shard under a lease: batches of a catch-up projection, or drains of an inline one.
+//!
+//! ```text
+//!   wait for work ──> a job in one transaction ──ok──────────> again
+//!        ^                     ├─ refused ─> note, pause ────> again; then carefully; then the policy
+//!        │                     ├─ database ─> pause ─────────> again, for ever
+//!        └─────────────────────┴─ lease lost ─> end, and look for leases anew
+//! ```
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::backoff::{Backoff, BatchSize};
+use super::context::{Context, Runnable};
+use crate::Position;
+use crate::error::StoreErrorKind;
+use crate::projection::definition::Lifecycle;
+use crate::projection::generation::{GenerationStatus, Lease};
+use crate::projection::job::{CAREFUL_EVENTS, Failure, Job, JobOutcome, Task};
+use crate::projection::projector::ApplyError;
+use crate::store::{StatusChange, StoreKind};
+
+/// Longest pause after trouble with the database.
+const DATABASE_PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Most skips that are settled in one transaction.
+const DRAIN_EVENTS: usize = 500;
+
+/// Why a shard's task ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// It was told to.
+    Stopped,
+    /// Somebody else has the lease.
+    LeaseLost,
+    /// The projection has failed.
+    Failed,
+    /// The store was closed.
+    Closed,
+}
+
+/// What a shard's task does next.
+enum Next {
+    Go,
+    Pause(Duration),
+    End(Ended),
+}
+
+/// A shard and what it needs to know between two jobs.
+pub(super) struct Shard {
+    context: Arc<Context>,
+    runnable: Runnable,
+    lease: Lease,
+    stop: CancellationToken,
+    /// Rings when an inline projection owes something.
+    owing: Arc<Notify>,
+    position: Position,
+    mark: Position,
+    more: bool,
+    size: BatchSize,
+    refused: u32,
+    refusals: Backoff,
+    troubles: Backoff,
+    /// So many more jobs are done carefully.
+    careful: usize,
+}
+
+impl Shard {
+    pub(super) fn new(
+        context: Arc<Context>,
+        runnable: Runnable,
+        lease: Lease,
+        stop: CancellationToken,
+        owing: Arc<Notify>,
+    ) -> Self {
+        let settings = &runnable.generation.settings;
+        let aim = context.options.batch_duration.unwrap_or(match context.store.kind() {
+            StoreKind::Postgres => Duration::from_millis(250),
+            StoreKind::Sqlite => Duration::from_millis(50),
+        });
+        let size = BatchSize::new(settings.batch_events as usize, aim);
+        let refusals = Backoff::new(settings.retry_delay, settings.retry_delay_max);
+        let troubles = Backoff::new(Duration::from_millis(50), DATABASE_PAUSE_MAX);
+        let (position, mark) = (lease.position, Position::START);
+        // A drainer looks once at the start.
+        let more = runnable.generation.lifecycle == Lifecycle::Inline;
+        Shard {
+            context,
+            runnable,
+            lease,
+            stop,
+            owing,
+            position,
+            mark,
+            more,
+            size,
+            refused: 0,
+            refusals,
+            troubles,
+            careful: 0,
+        }
+    }
+
+    pub(super) async fn run(mut self) -> Ended {
+        loop {
+            match self.work().await {
+                Ok(true) => {}
+                Ok(false) => return Ended::Stopped,
+                Err(Next::End(ended)) => return ended,
+                Err(Next::Pause(pause)) => {
+                    if !self.sleep(pause).await {
+                        return Ended::Stopped;
+                    }
+                    continue;
+                }
+                Err(Next::Go) => continue,
+            }
+            match self.step().await {
+                Next::Go => {}
+                Next::End(ended) => return ended,
+                Next::Pause(pause) => {
+                    if !self.sleep(pause).await {
+                        return Ended::Stopped;
+                    }
+                }
+            }
+        }
+    }
+
+    fn is_inline(&self) -> bool {
+        self.runnable.generation.lifecycle == Lifecycle::Inline
+    }
+
+    /// Waits until there is work; `false` if the task is to end instead.
+    async fn work(&mut self) -> Result<bool, Next> {
+        if self.stop.is_cancelled() {
+            return Ok(false);
+        }
+        if self.more {
+            return Ok(true);
+        }
+        let stop = self.stop.clone();
+        if self.is_inline() {
+            let owing = Arc::clone(&self.owing);
+            return Ok(tokio::select! {
+                biased;
+                () = stop.cancelled() => false,
+                () = owing.notified() => true,
+            });
+        }
+        let past = tokio::select! {
+            biased;
+            () = stop.cancelled() => return Ok(false),
+            past = self.context.store.mark_past(self.position) => past,
+        };
+        match past {
+            Ok(mark) => {
+                self.mark = mark;
+                Ok(true)
+            }
+            Err(error) => Err(self.trouble(ApplyError::Store(error))),
+        }
+    }
+
+    /// `false` if the task is to end.
+    async fn sleep(&self, pause: Duration) -> bool {
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => false,
+            () = tokio::time::sleep(pause) => true,
+        }
+    }
+
+    /// Does one job. It is finished even if the runner is told to stop meanwhile.
+    async fn step(&mut self) -> Next {
+        let careful = self.careful > 0;
+        let task = self.task(careful);
+        let started = Instant::now();
+        match self.run_job(task.clone()).await {
+            Ok(outcome) => self.done(outcome, &task, started.elapsed()).await,
+            Err(ApplyError::Refused { message, .. }) => self.refused(message, careful).await,
+            Err(error) => self.trouble(error),
+        }
+    }
+
+    fn task(&self, careful: bool) -> Task {
+        let (lease, mark, worker) = (self.lease.clone(), self.mark, self.context.worker);
+        let (actor, attempts) = (self.context.options.worker_name.clone(), self.refused);
+        match (self.is_inline(), careful) {
+            (false, false) => Task::Batch { lease, mark, events_max: self.size.events(), worker },
+            (false, true) => Task::CarefulBatch { lease, mark, worker, actor, attempts },
+            (true, false) => Task::Drain { lease, events_max: DRAIN_EVENTS, actor },
+            (true, true) => Task::CarefulDrain { lease, actor, attempts },
+        }
+    }
+
+    fn job(&self, task: Task) -> Job {
+        let Runnable { generation, projector } = self.runnable.clone();
+        Job { generation, projector, upcasters: self.context.store.upcasters_shared(), task }
+    }
+
+    async fn run_job(&self, task: Task) -> Result<JobOutcome, ApplyError> {
+        let _place = self.context.places.acquire().await.expect("the semaphore is never closed");
+        self.context.store.backend().run(self.job(task)).await
+    }
+
+    async fn done(&mut self, outcome: JobOutcome, task: &Task, took: Duration) -> Next {
+        let JobOutcome { position, applied, more, failure, .. } = outcome;
+        self.troubles.reset();
+        if matches!(task, Task::Batch { .. }) {
+            self.size.learn(took, more);
+        }
+        if applied > 0 || position != self.position {
+            self.context.store.hub().has_moved();
+        }
+        (self.position, self.more) = (position, more);
+        if let Some(failure) = failure {
+            return self.fail(&self.job(task.clone()), failure).await;
+        }
+        if self.careful > 0 {
+            self.careful = if more { self.careful - 1 } else { 0 };
+        }
+        if self.careful == 0 {
+            self.refused = 0;
+            self.refusals.reset();
+        }
+        Next::Go
+    }
+
+    /// The projection does not take what comes next. After some tries it is looked at carefully.
+    async fn refused(&mut self, message: String, careful: bool) -> Next {
+        let Runnable { generation, .. } = &self.runnable;
+        self.refused += 1;
+        self.more = true;
+        tracing::warn!(
+            projection = generation.name,
+            shard = self.lease.shard.shard,
+            attempt = self.refused,
+            error = message,
+            "events could not be applied"
+        );
+        if careful {
+            // Nothing is left to divide: what fails is not one of the events.
+            let message = format!("a batch failed, and none of its events alone: {message}");
+            let failure = Failure { position: self.position, message };
+            return self.fail(&self.job(self.task(true)), failure).await;
+        }
+        let (lease, failure) = (self.lease.clone(), message);
+        if let Err(error) = self.run_job(Task::NoteFailure { lease, failure }).await {
+            return self.trouble(error);
+        }
+        if self.refused > generation.settings.retries {
+            self.careful = self.size.events().div_ceil(CAREFUL_EVENTS) + 1;
+            return Next::Go;
+        }
+        Next::Pause(self.refusals.pause())
+    }
+
+    /// The projection has failed. A batch has written that itself; for others it is written here,
+    /// where appends can be shut out.
+    async fn fail(&mut self, job: &Job, failure: Failure) -> Next {
+        let generation = &self.runnable.generation;
+        let reason = job.failed_reason(&failure);
+        let change = StatusChange {
+            generation: generation.id,
+            from: vec![
+                GenerationStatus::Active,
+                GenerationStatus::Building,
+                GenerationStatus::Rebuilding,
+                GenerationStatus::Kept,
+            ],
+            to: GenerationStatus::Failed,
+            reason: Some(reason.clone()),
+            actor: self.context.options.worker_name.clone(),
+        };
+        while let Err(error) = self.context.store.backend().change_status(change.clone()).await {
+            tracing::warn!(projection = generation.name, %error, "its failure cannot be noted");
+            if !error.is_transient() || !self.sleep(self.troubles.clone().pause()).await {
+                break;
+            }
+        }
+        self.context.failed(generation, reason);
+        self.context.store.hub().has_moved();
+        Next::End(Ended::Failed)
+    }
+
+    /// Trouble that is not the projection's.
+    fn trouble(&mut self, error: ApplyError) -> Next {
+        let error = match error {
+            ApplyError::LeaseLost => return Next::End(Ended::LeaseLost),
+            ApplyError::Store(error) if error.kind() == StoreErrorKind::HandleClosed => {
+                return Next::End(Ended::Closed);
+            }
+            ApplyError::Store(error) => error.to_string(),
+            ApplyError::Refused { message, .. } => message,
+        };
+        let projection = &self.runnable.generation.name;
+        tracing::warn!(projection, error, "the database failed a projection, trying again");
+        self.more |= self.is_inline();
+        Next::Pause(self.troubles.pause())
+    }
+}

@@ -1,0 +1,292 @@
+//! The worker: signs of life, leases, and a task for each shard it has.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::context::{Context, Identity, Runnable};
+use super::shard::{Ended, Shard};
+use crate::Position;
+use crate::error::{StoreError, StoreErrorKind};
+use crate::projection::definition::Lifecycle;
+use crate::projection::document::panic_message;
+use crate::projection::generation::{Generation, GenerationStatus, Lease, ShardId};
+use crate::store::{StatusChange, Tick, jitter};
+
+/// How often old rows of the logs are deleted.
+const PRUNE_EVERY: Duration = Duration::from_secs(10 * 60);
+/// Most dead letters that are tried again between two heartbeats.
+const RETRIES_MAX: usize = 100;
+
+pub(super) struct Worker {
+    context: Arc<Context>,
+    stop: CancellationToken,
+    /// Generations whose code is here, by id.
+    runnable: HashMap<i32, Runnable>,
+    running: HashMap<ShardId, Running>,
+    shards: JoinSet<(ShardId, i64, Ended)>,
+    by_task: HashMap<Id, ShardId>,
+    /// Rung for a generation that owes something.
+    owing: HashMap<i32, Arc<Notify>>,
+    pruned: Instant,
+}
+
+/// A shard's task.
+struct Running {
+    epoch: i64,
+    stop: CancellationToken,
+}
+
+impl Worker {
+    pub(super) fn new(context: Arc<Context>, stop: CancellationToken) -> Self {
+        Worker {
+            context,
+            stop,
+            runnable: HashMap::new(),
+            running: HashMap::new(),
+            shards: JoinSet::new(),
+            by_task: HashMap::new(),
+            owing: HashMap::new(),
+            pruned: Instant::now(),
+        }
+    }
+
+    /// Runs until it is told to stop, or the store is closed.
+    pub(super) async fn run(mut self) {
+        let mut seen = Position::START;
+        let mut beat = Instant::now();
+        let mut pause = Duration::ZERO;
+        loop {
+            let store = self.context.store.clone();
+            let has_inline = self.has_inline();
+            let look = Arc::clone(&self.context);
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => break,
+                Some(ended) = self.shards.join_next_with_id(), if !self.shards.is_empty() => {
+                    if self.ended(ended).await {
+                        break;
+                    }
+                    continue;
+                }
+                () = look.look.notified() => {}
+                () = tokio::time::sleep_until(beat + pause) => {}
+                mark = store.mark_past(seen), if has_inline => {
+                    match mark {
+                        Ok(mark) => seen = mark,
+                        Err(_) => tokio::time::sleep(jitter(Duration::from_millis(200))).await,
+                    }
+                    self.ring_owing().await;
+                    continue;
+                }
+            }
+            beat = Instant::now();
+            match self.beat().await {
+                Ok(()) => pause = jitter(self.until_next()),
+                Err(error) if error.kind() == StoreErrorKind::HandleClosed => break,
+                Err(error) => {
+                    tracing::warn!(%error, "the runner's heartbeat failed, trying again");
+                    pause = jitter(self.context.options.heartbeat / 4);
+                }
+            }
+        }
+        self.leave().await;
+    }
+
+    /// One sign of life: what exists, which shards are ours, what operators want.
+    async fn beat(&mut self) -> Result<(), StoreError> {
+        let context = Arc::clone(&self.context);
+        let backend = context.store.backend();
+        let generations = backend.generations().await?;
+        self.runnable = generations.into_iter().filter_map(|g| self.runnable_of(g)).collect();
+        let mut carries: Vec<i32> = self.runnable.keys().copied().collect();
+        carries.sort_unstable();
+        let tick = Tick {
+            worker: context.worker,
+            name: context.options.worker_name.clone(),
+            carries: carries.clone(),
+            lease_ttl: context.options.lease_ttl,
+        };
+        let leases = backend.tick(tick).await?;
+        self.take_up(leases);
+        self.ring_owing().await;
+        if !carries.is_empty() {
+            self.retry_wanted(carries).await?;
+        }
+        if self.pruned.elapsed() >= PRUNE_EVERY {
+            self.pruned = Instant::now();
+            backend.prune(context.options.log_retention).await?;
+        }
+        Ok(())
+    }
+
+    fn runnable_of(&self, generation: Generation) -> Option<(i32, Runnable)> {
+        let projector = self.context.given.get(&Identity::of(&generation))?.clone();
+        if generation.lifecycle == Lifecycle::Inline && !self.context.options.drain {
+            return None;
+        }
+        let id = generation.id;
+        Some((id, Runnable { generation: Arc::new(generation), projector }))
+    }
+
+    /// While others run some of what this worker could run, it looks more often.
+    fn until_next(&self) -> Duration {
+        let runs = |status| !matches!(status, GenerationStatus::Paused | GenerationStatus::Failed);
+        let running = self.runnable.values().filter(|runnable| runs(runnable.generation.status));
+        let shards: usize = running.map(|runnable| runnable.generation.shards as usize).sum();
+        let options = &self.context.options;
+        match self.running.len() < shards {
+            true => options.standby_poll.min(options.heartbeat),
+            false => options.heartbeat,
+        }
+    }
+
+    /// Starts tasks for leases that are new, and ends those whose lease is gone.
+    fn take_up(&mut self, leases: Vec<Lease>) {
+        let epochs: HashMap<ShardId, i64> =
+            leases.iter().map(|lease| (lease.shard, lease.epoch)).collect();
+        self.running.retain(|shard, running| {
+            let keep = epochs.get(shard) == Some(&running.epoch);
+            if !keep {
+                running.stop.cancel();
+            }
+            keep
+        });
+        for lease in leases {
+            if self.running.contains_key(&lease.shard) {
+                continue;
+            }
+            let Some(runnable) = self.runnable.get(&lease.shard.generation).cloned() else {
+                continue;
+            };
+            self.context.runs_again(&runnable.generation);
+            self.start(runnable, lease);
+        }
+    }
+
+    fn start(&mut self, runnable: Runnable, lease: Lease) {
+        let (shard, epoch) = (lease.shard, lease.epoch);
+        let stop = self.stop.child_token();
+        let owing = Arc::clone(self.owing.entry(shard.generation).or_default());
+        let task = Shard::new(Arc::clone(&self.context), runnable, lease, stop.clone(), owing);
+        let spawned = self.shards.spawn(async move { (shard, epoch, task.run().await) });
+        self.by_task.insert(spawned.id(), shard);
+        self.running.insert(shard, Running { epoch, stop });
+    }
+
+    fn has_inline(&self) -> bool {
+        self.running.keys().any(|shard| self.is_inline(*shard))
+    }
+
+    fn is_inline(&self, shard: ShardId) -> bool {
+        let runnable = self.runnable.get(&shard.generation);
+        runnable.is_some_and(|runnable| runnable.generation.lifecycle == Lifecycle::Inline)
+    }
+
+    /// Asks once for all inline projections that are drained here.
+    async fn ring_owing(&self) {
+        let inline = self.running.keys().filter(|shard| self.is_inline(**shard));
+        let generations: Vec<i32> = inline.map(|shard| shard.generation).collect();
+        if generations.is_empty() {
+            return;
+        }
+        match self.context.store.backend().owing(generations).await {
+            Ok(owing) => {
+                for generation in owing {
+                    if let Some(bell) = self.owing.get(&generation) {
+                        bell.notify_one();
+                    }
+                }
+            }
+            Err(error) => tracing::warn!(%error, "what is owed could not be read"),
+        }
+    }
+
+    /// Tries dead letters again that an operator asked for.
+    async fn retry_wanted(&self, carries: Vec<i32>) -> Result<(), StoreError> {
+        let context = &self.context;
+        let wanted = context.store.backend().wanted_retries(carries, RETRIES_MAX).await?;
+        for (generation, position) in wanted {
+            let Some(runnable) = self.runnable.get(&generation).cloned() else { continue };
+            let (store, actor) = (context.store.clone(), context.options.worker_name.clone());
+            tokio::spawn(async move {
+                let name = runnable.generation.name.clone();
+                let outcome =
+                    store.retry_with(runnable.generation, runnable.projector, position, actor);
+                match outcome.await {
+                    Ok(outcome) => {
+                        tracing::info!(projection = name, %position, ?outcome, "retried")
+                    }
+                    Err(error) => tracing::warn!(projection = name, %error, "could not be retried"),
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// A shard's task has ended. Returns whether the runner is to end too.
+    async fn ended(&mut self, ended: Result<(Id, (ShardId, i64, Ended)), JoinError>) -> bool {
+        match ended {
+            Ok((id, (shard, epoch, ended))) => {
+                self.by_task.remove(&id);
+                if self.running.get(&shard).is_some_and(|running| running.epoch == epoch) {
+                    self.running.remove(&shard);
+                    if ended == Ended::LeaseLost {
+                        tracing::info!(?shard, "somebody else runs this shard now");
+                        self.context.look.notify_one();
+                    }
+                }
+                ended == Ended::Closed
+            }
+            Err(error) => {
+                let shard = self.by_task.remove(&error.id());
+                if let Some(shard) = shard {
+                    self.running.remove(&shard);
+                    self.panicked(shard, error).await;
+                }
+                false
+            }
+        }
+    }
+
+    /// What no job caught: the projection is stopped, the others go on.
+    async fn panicked(&self, shard: ShardId, error: JoinError) {
+        let Some(runnable) = self.runnable.get(&shard.generation) else { return };
+        let Ok(panic) = error.try_into_panic() else { return };
+        let reason = format!("it panicked: {}", panic_message(&*panic));
+        let change = StatusChange {
+            generation: shard.generation,
+            from: vec![GenerationStatus::Active, GenerationStatus::Building],
+            to: GenerationStatus::Failed,
+            reason: Some(reason.clone()),
+            actor: self.context.options.worker_name.clone(),
+        };
+        if let Err(error) = self.context.store.backend().change_status(change).await {
+            tracing::warn!(%error, "a projection's panic could not be noted");
+        }
+        self.context.failed(&runnable.generation, reason);
+    }
+
+    /// Lets the batches in hand finish, then gives up all leases so that others go on at once.
+    async fn leave(mut self) {
+        self.stop.cancel();
+        let finishing = async { while self.shards.join_next().await.is_some() {} };
+        let patience = self.context.options.stop_timeout;
+        if tokio::time::timeout(patience, finishing).await.is_err() {
+            tracing::warn!(?patience, "batches in hand did not finish in time, leaving them");
+            self.shards.abort_all();
+        }
+        let leaving = self.context.store.backend().leave(self.context.worker);
+        match tokio::time::timeout(patience, leaving).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) if error.kind() == StoreErrorKind::HandleClosed => {}
+            Ok(Err(error)) => tracing::warn!(%error, "leases could not be given up; they run out"),
+            Err(_) => tracing::warn!("leases could not be given up in time; they run out"),
+        }
+    }
+}
