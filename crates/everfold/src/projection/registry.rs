@@ -54,6 +54,15 @@ impl Hub {
         given.get(&generation.id).map(|carried| carried.projector.clone())
     }
 
+    /// Whether this handle has registered such a projection, and found that readers see it.
+    pub(crate) fn gave_active(&self, name: &str, kind: ProjectionKind) -> bool {
+        let given = self.given.lock().expect("nothing panics with this locked");
+        given.values().any(|carried| {
+            let Generation { name: given, kind: its_kind, is_active, .. } = &*carried.generation;
+            given == name && *its_kind == kind && *is_active
+        })
+    }
+
     pub(crate) fn has_moved(&self) {
         self.moved.send_modify(|times| *times = times.wrapping_add(1));
     }

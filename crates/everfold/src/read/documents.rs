@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::Position;
-use crate::error::{ProjectionError, StoreError};
+use crate::error::ProjectionError;
 use crate::projection::ProjectionKind;
 use crate::projection::builder::check_path;
 use crate::store::{DocumentQuery, Store, StoredDocument};
@@ -223,21 +223,36 @@ impl<T: DeserializeOwned> ReadDocuments<T> {
             max,
         };
         match self.store.backend().documents(query).await {
+            Ok(found) if found.is_empty() => {
+                self.check_readable().await?;
+                Ok(Vec::new())
+            }
             Ok(found) => found.into_iter().map(|stored| self.read(stored)).collect(),
-            Err(error) => Err(self.explain(error).await),
+            Err(error) => {
+                self.check_readable().await?;
+                Err(error.into())
+            }
         }
     }
 
-    /// Why there are no documents: no such projection, one of another kind, or the database.
-    async fn explain(&self, error: StoreError) -> ProjectionError {
-        match self.store.generation_of(&self.name).await {
-            Err(unknown @ ProjectionError::Unknown { .. }) => unknown,
-            Ok(generation) if generation.kind != ProjectionKind::Document => {
-                let projection = self.name.clone();
-                let message = format!("has no documents: it is of the kind {}", generation.kind);
-                ProjectionError::Refused { projection, message }
+    /// Nothing was found: is that because there is nothing to read from? What this handle has
+    /// registered need not be asked for.
+    async fn check_readable(&self) -> Result<(), ProjectionError> {
+        if self.store.hub().gave_active(&self.name, ProjectionKind::Document) {
+            return Ok(());
+        }
+        let generation = self.store.generation_of(&self.name).await?;
+        let refused =
+            |message| Err(ProjectionError::Refused { projection: self.name.clone(), message });
+        if generation.kind != ProjectionKind::Document {
+            return refused(format!("has no documents: it is of the kind {}", generation.kind));
+        }
+        match generation.is_active {
+            true => Ok(()),
+            false => {
+                let reason = generation.reason.unwrap_or_default();
+                refused(format!("cannot be read yet, it is {}: {reason}", generation.status))
             }
-            _ => error.into(),
         }
     }
 

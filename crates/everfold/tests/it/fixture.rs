@@ -2,8 +2,11 @@
 
 use std::sync::LazyLock;
 
+use everfold::sqlite::rusqlite;
+use everfold::sqlite::rusqlite::types::ValueRef;
 use everfold::{
-    AppendError, Appended, ExpectedVersion, NewEvent, RecordedEvent, Store, StoreOptions,
+    AppendError, Appended, ExpectedVersion, NewEvent, Projection, ProjectionError, RecordedEvent,
+    Runner, Store, StoreOptions,
 };
 use everfold_testkit::{PgBouncer, Server, TestDatabase};
 use serde_json::Value;
@@ -94,6 +97,59 @@ impl Fixture {
         options.pool_size = 4;
         change(&mut options);
         Store::open_with(&self.url, options).await.expect("the store opens")
+    }
+
+    /// The rows of a query, with `read_model.<table>` for tables on either kind of store.
+    pub(crate) async fn rows(&self, sql: &str) -> Vec<Vec<Value>> {
+        match self.url.strip_prefix("sqlite:") {
+            Some(file) => sqlite_rows(file, &sql.replace("read_model.", "read_model_")),
+            None => postgres_rows(self.database(), sql).await,
+        }
+    }
+}
+
+fn sqlite_rows(file: &str, sql: &str) -> Vec<Vec<Value>> {
+    let connection = rusqlite::Connection::open(file).expect("the file can be opened");
+    let mut statement = connection.prepare(sql).expect("the query is SQL");
+    let columns = statement.column_count();
+    let row = |row: &rusqlite::Row<'_>| -> rusqlite::Result<Vec<Value>> {
+        let column = |column| {
+            Ok(match row.get_ref(column)? {
+                ValueRef::Null => Value::Null,
+                ValueRef::Integer(number) => number.into(),
+                ValueRef::Real(number) => number.into(),
+                ValueRef::Text(text) => String::from_utf8_lossy(text).into(),
+                ValueRef::Blob(_) => panic!("blobs are not for tests"),
+            })
+        };
+        (0..columns).map(column).collect()
+    };
+    let rows = statement.query_map([], row).expect("the query runs");
+    rows.collect::<Result<_, _>>().expect("rows can be read")
+}
+
+async fn postgres_rows(database: &TestDatabase, sql: &str) -> Vec<Vec<Value>> {
+    let client = database.connect().await;
+    let statement = client.prepare(sql).await.expect("the query is SQL");
+    let names = statement.columns().iter().map(|column| format!("q.\"{}\"", column.name()));
+    let names = names.collect::<Vec<_>>().join(", ");
+    let sql = format!("SELECT jsonb_build_array({names}) FROM ({sql}) AS q");
+    let rows = client.query(&sql, &[]).await.expect("the query runs");
+    rows.iter().map(|row| serde_json::from_value(row.get(0)).expect("an array")).collect()
+}
+
+/// Runs a catch-up projection up to the mark.
+pub(crate) async fn caught_up(store: &Store, projection: &Projection) {
+    let run = Runner::new(store).projection(projection.clone()).run_once();
+    run.await.expect("the projection catches up");
+}
+
+/// Runs a projection that fails, and returns the reason.
+pub(crate) async fn failed(store: &Store, projection: &Projection) -> String {
+    let run = Runner::new(store).projection(projection.clone()).run_once();
+    match run.await {
+        Err(ProjectionError::Failed { reason, .. }) => reason,
+        other => panic!("wanted a projection that fails, got {other:?}"),
     }
 }
 

@@ -1,0 +1,271 @@
+//! The test kit: projections that are right pass in every variant, and each way of being wrong by
+//! luck is found and named.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use everfold::sqlite::{SqliteHandler, rusqlite};
+use everfold::testing::{ProjectionTest, TestFailure, Variation};
+use everfold::{
+    DocumentProjection, HandlerBatch, HandlerError, NewEvent, OnError, Projection, RecordedEvent,
+    Upcasters,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::fixture::Fixture;
+
+#[derive(Serialize, Deserialize)]
+enum Event {
+    Added { n: i64 },
+    Removed { n: i64 },
+    Cleared,
+}
+
+use Event::{Added, Cleared, Removed};
+
+#[derive(Default, Serialize, Deserialize)]
+struct Sum {
+    sum: i64,
+}
+
+struct Sums;
+
+impl DocumentProjection for Sums {
+    type Event = Event;
+    type Document = Sum;
+
+    fn evolve(&self, sum: Option<Sum>, event: &Event, _: &RecordedEvent) -> Option<Sum> {
+        let Sum { sum } = sum.unwrap_or_default();
+        match event {
+            Added { n } => Some(Sum { sum: sum + n }),
+            Removed { n } => Some(Sum { sum: sum - n }),
+            Cleared => None,
+        }
+    }
+}
+
+fn sums() -> everfold::ProjectionBuilder<everfold::Documents<Sums>> {
+    Projection::document("sums", 1, Sums)
+}
+
+fn test(
+    projection: everfold::ProjectionBuilder<everfold::Documents<impl DocumentProjection>>,
+) -> ProjectionTest {
+    given(ProjectionTest::new(projection.build().unwrap()))
+}
+
+fn given(test: ProjectionTest) -> ProjectionTest {
+    test.given("a", [Added { n: 1 }, Added { n: 2 }, Removed { n: 1 }])
+        .given("b", [Added { n: 10 }])
+        .given("a", [Added { n: 4 }])
+        .given("c", [Added { n: 7 }, Cleared])
+        .given("b", [Added { n: 20 }])
+}
+
+fn expected() -> [(&'static str, Value); 2] {
+    [("a", json!({ "sum": 6 })), ("b", json!({ "sum": 30 }))]
+}
+
+/// The failure of a test that must have one.
+#[track_caller]
+fn failure(outcome: Result<(), TestFailure>) -> String {
+    outcome.expect_err("the test finds it").to_string()
+}
+
+#[tokio::test]
+async fn documents_that_are_right_pass_in_every_variant() {
+    test(sums()).then_documents(expected()).run().await.unwrap();
+    test(sums().inline()).on_sqlite().then_documents(expected()).run().await.unwrap();
+    let everything = sums().key(|_, _| Some("all".to_owned()));
+    let test = test(everything).then_documents([("all", json!({ "sum": 20 }))]);
+    // All of it is one key: `Cleared` takes the rest with it, in the order given and in no other.
+    test.run().await.unwrap();
+}
+
+#[tokio::test]
+async fn databases_beside_the_one_named_are_made_and_dropped_again() {
+    let fixture = Fixture::postgres().await;
+    let client = fixture.database().connect().await;
+    let role = format!("kit_{}", everfold::Uuid::now_v7().simple());
+    let create = format!("CREATE ROLE {role} LOGIN CREATEDB PASSWORD 'pw'");
+    client.batch_execute(&create).await.unwrap();
+    let url = fixture.database().server().as_user(&role, "pw").url(fixture.database().name());
+    test(sums().inline()).on(url).then_documents(expected()).run().await.unwrap();
+    // Would fail if the role had a database left.
+    client.batch_execute(&format!("DROP ROLE {role}")).await.unwrap();
+}
+
+#[tokio::test]
+async fn wrong_expectation_is_shown_with_the_first_difference() {
+    let wrong = [("a", json!({ "sum": 6 })), ("b", json!({ "sum": 31 }))];
+    let said = failure(test(sums()).then_documents(wrong).run().await);
+    assert_eq!(
+        said,
+        "projection \"sums\": as given: document \"b\"\n  expected {\"sum\":31}\n  \
+         found    {\"sum\":30}\n  at sum: expected 31, found 30"
+    );
+    let missing = [("a", json!({ "sum": 6 }))];
+    let said = failure(test(sums()).then_documents(missing).run().await);
+    assert!(said.contains("document \"b\" was not expected"), "{said}");
+    let said = failure(test(sums()).run().await);
+    assert!(said.contains("nothing is expected"), "{said}");
+}
+
+/// Remembers in a field that is not written.
+struct Streak;
+
+#[derive(Default, Serialize, Deserialize)]
+struct WithStreak {
+    longest: i64,
+    #[serde(skip)]
+    streak: i64,
+}
+
+impl DocumentProjection for Streak {
+    type Event = Event;
+    type Document = WithStreak;
+
+    fn evolve(
+        &self,
+        was: Option<WithStreak>,
+        event: &Event,
+        _: &RecordedEvent,
+    ) -> Option<WithStreak> {
+        let WithStreak { longest, streak } = was.unwrap_or_default();
+        let streak = if matches!(event, Added { .. }) { streak + 1 } else { 0 };
+        Some(WithStreak { longest: longest.max(streak), streak })
+    }
+}
+
+#[tokio::test]
+async fn state_that_does_not_survive_a_batch_is_found() {
+    let longest = |n: i64| json!({ "longest": n });
+    let streak = Projection::document("streak", 1, Streak);
+    let said = failure(
+        test(streak)
+            .then_documents([("a", longest(2)), ("b", longest(2)), ("c", longest(1))])
+            .run()
+            .await,
+    );
+    assert!(said.contains("\"streak\": in batches of 1: document \"a\""), "{said}");
+    assert!(said.contains("must not depend on how events are cut into batches"), "{said}");
+}
+
+/// Numbers events by itself.
+#[derive(Default)]
+struct Numbering(AtomicI64);
+
+impl SqliteHandler for Numbering {
+    fn set_up(&self, home: &str, connection: &rusqlite::Connection) -> Result<(), HandlerError> {
+        self.0.store(0, Ordering::Relaxed);
+        Ok(connection.execute_batch(&format!("CREATE TABLE {home}numbers (n INTEGER NOT NULL)"))?)
+    }
+
+    fn apply(
+        &self,
+        batch: HandlerBatch<'_>,
+        connection: &rusqlite::Connection,
+    ) -> Result<(), HandlerError> {
+        for _ in batch.events {
+            let number = self.0.fetch_add(1, Ordering::Relaxed);
+            connection
+                .execute(&format!("INSERT INTO {}numbers VALUES (?1)", batch.home), [number])?;
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn memory_outside_the_transaction_is_found() {
+    let numbering = Projection::sqlite_handler("numbering", 1, Numbering::default());
+    let test = given(ProjectionTest::new(numbering.build().unwrap()));
+    let test = test.then_rows("SELECT n FROM read_model.numbers ORDER BY n", 0..8);
+    let said = failure(test.clone().run().await);
+    assert!(said.contains("with a crash before each commit: row 1 of"), "{said}");
+    assert!(said.contains("nothing outside the transaction may remember"), "{said}");
+    // Nothing else is wrong with it.
+    test.without(Variation::Crashes).run().await.unwrap();
+}
+
+fn latest() -> Projection {
+    Projection::sql("latest", 1)
+        .create("CREATE TABLE read_model.latest (id INTEGER PRIMARY KEY, stream TEXT NOT NULL)")
+        .apply(
+            "INSERT INTO read_model.latest (id, stream)
+             SELECT 1, stream_id FROM batch ORDER BY position DESC LIMIT 1
+             ON CONFLICT (id) DO UPDATE SET stream = excluded.stream",
+        )
+        .build()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn order_across_streams_that_nobody_keeps_is_found() {
+    let test = given(ProjectionTest::new(latest()));
+    let said = failure(test.then_rows("SELECT stream FROM read_model.latest", ["b"]).run().await);
+    assert!(said.contains("with the last streams first: row 1 of"), "{said}");
+    assert!(said.contains("expected [\"b\"]\n  found    [\"a\"]"), "{said}");
+}
+
+fn totals(apply: &str) -> Projection {
+    Projection::sql("totals", 1)
+        .events(["Added", "Removed"])
+        .create("CREATE TABLE read_model.totals (stream TEXT PRIMARY KEY, n BIGINT NOT NULL CHECK (n >= 0))")
+        .apply(apply)
+        .on_error(OnError::Skip)
+        .build()
+        .unwrap()
+}
+
+const TOTALS: &str = "INSERT INTO read_model.totals AS t (stream, n)
+SELECT stream_id, SUM(CAST(data->>'n' AS BIGINT) * CASE type WHEN 'Added' THEN 1 ELSE -1 END)
+FROM batch GROUP BY stream_id
+ON CONFLICT (stream) DO UPDATE SET n = t.n + excluded.n";
+
+#[tokio::test]
+async fn sql_that_is_right_passes_on_both_stores() {
+    let fixture = Fixture::postgres().await;
+    let test = ProjectionTest::new(totals(TOTALS))
+        .given("a", [Added { n: 1 }, Added { n: 2 }])
+        .given("b", [Added { n: 4 }])
+        .given("a", [Added { n: 8 }])
+        .then_rows("SELECT stream, n FROM read_model.totals ORDER BY stream", [("a", 11), ("b", 4)])
+        .then_rows("SELECT count(*) FROM read_model.totals", [2]);
+    test.clone().on_sqlite().run().await.unwrap();
+    test.on(&fixture.url).run().await.unwrap();
+}
+
+#[tokio::test]
+async fn check_that_only_whole_batches_pass_is_found() {
+    // 3 - 2 is fine as a sum; the row that an upsert proposes for -2 alone is refused.
+    let test = ProjectionTest::new(totals(TOTALS))
+        .given("a", [Added { n: 3 }, Removed { n: 2 }])
+        .then_rows("SELECT n FROM read_model.totals", [1]);
+    let said = failure(test.run().await);
+    assert!(said.contains("in batches of 1: row 1 of"), "{said}");
+}
+
+#[tokio::test]
+async fn projection_that_refuses_an_event_fails_the_test_with_the_reason() {
+    let odd = NewEvent::new("Added", &json!({ "n": "one" })).unwrap();
+    let said =
+        failure(test(sums()).given_events("a", [odd]).then_documents(expected()).run().await);
+    assert!(said.contains("as given: the event at position"), "{said}");
+    assert!(said.contains("invalid type: string \"one\""), "{said}");
+    let said = failure(test(sums()).given("a", [1]).then_documents(expected()).run().await);
+    assert!(said.contains("event cannot be encoded"), "{said}");
+}
+
+#[tokio::test]
+async fn upcasters_and_ignored_fields_are_taken_into_account() {
+    let upcasters = Upcasters::new().rename("Plus", "Added");
+    let plus = NewEvent::new("Plus", &json!({ "n": 5 })).unwrap();
+    ProjectionTest::new(sums().build().unwrap())
+        .upcasters(std::sync::Arc::new(upcasters))
+        .given_events("a", [plus])
+        .then_documents([("a", json!({ "sum": 5, "at": "any" }))])
+        .ignoring("at")
+        .run()
+        .await
+        .unwrap();
+}
