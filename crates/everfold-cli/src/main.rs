@@ -3,6 +3,7 @@
 //! `cli` is the command line, `commands` has one file for each command, and everything they share
 //! stands beside it. All of it calls the library; nothing here knows SQL.
 
+mod age;
 mod cli;
 mod commands;
 mod confirm;
@@ -12,6 +13,7 @@ mod output;
 mod progress;
 mod project;
 mod selection;
+mod table;
 mod warnings;
 
 use std::process::ExitCode;

@@ -24,6 +24,14 @@ const URL_VARIABLE: &str = "EVERFOLD_URL";
 struct ProjectFile {
     #[serde(default)]
     store: StoreSection,
+    #[serde(default)]
+    project: ProjectSection,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProjectSection {
+    namespace: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -37,6 +45,8 @@ struct StoreSection {
 pub(crate) struct Target {
     url: String,
     origin: Origin,
+    /// That of the project's projections.
+    namespace: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,17 +73,19 @@ impl Global {
 
     /// The store to work on with another project folder.
     pub(crate) fn target_in(&self, folder: &Path) -> anyhow::Result<Target> {
+        let file = folder.join(PROJECT_FILE);
+        let settings = read_project_file(&file)?;
+        let namespace = settings.project.namespace.unwrap_or_default();
         if let Some(url) = &self.url {
-            return Ok(Target { url: url.clone(), origin: Origin::Option });
+            return Ok(Target { url: url.clone(), origin: Origin::Option, namespace });
         }
         if let Some(url) = std::env::var_os(URL_VARIABLE).filter(|url| !url.is_empty()) {
             let url = url.into_string().map_err(|_| anyhow!("{URL_VARIABLE} is not UTF-8"))?;
-            return Ok(Target { url, origin: Origin::Variable });
+            return Ok(Target { url, origin: Origin::Variable, namespace });
         }
-        let file = folder.join(PROJECT_FILE);
-        if let Some(url) = read_project_file(&file)?.store.url {
+        if let Some(url) = settings.store.url {
             let url = relative_to(&url, folder)?;
-            return Ok(Target { url, origin: Origin::File(file) });
+            return Ok(Target { url, origin: Origin::File(file), namespace });
         }
         if !folder.is_dir() {
             let folder = folder.display();
@@ -83,7 +95,7 @@ impl Global {
             true => PathBuf::from(DEFAULT_STORE),
             false => folder.join(DEFAULT_STORE),
         };
-        Ok(Target { url: sqlite_url(&file)?, origin: Origin::Default })
+        Ok(Target { url: sqlite_url(&file)?, origin: Origin::Default, namespace })
     }
 }
 
@@ -104,12 +116,21 @@ impl Target {
     /// Opens the store to read it: nothing is created or changed.
     pub(crate) async fn open_existing(&self) -> anyhow::Result<Store> {
         self.check_exists()?;
-        Ok(Store::open_with(&self.url, reading()).await?)
+        let mut options = reading();
+        options.namespace.clone_from(&self.namespace);
+        Ok(Store::open_with(&self.url, options).await?)
     }
 
     /// Opens the store to write to it; a SQLite file is created if it is not there.
     pub(crate) async fn open_or_create(&self) -> anyhow::Result<Store> {
-        Ok(Store::open(&self.url).await?)
+        let mut options = StoreOptions::default();
+        options.namespace.clone_from(&self.namespace);
+        Ok(Store::open_with(&self.url, options).await?)
+    }
+
+    /// The namespace of the project's projections; empty for the default one.
+    pub(crate) fn namespace(&self) -> &str {
+        &self.namespace
     }
 
     pub(crate) fn schema(&self) -> anyhow::Result<Schema> {

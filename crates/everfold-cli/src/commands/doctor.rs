@@ -12,7 +12,7 @@ use crate::failure::{Outcome, describe};
 use crate::output::{self, shown};
 use crate::project::{Origin, Target};
 
-/// Look at server, settings, privileges and whoever holds the high-water mark
+/// Look at server, settings, privileges, projections and whoever holds the high-water mark
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exits with 3 if there is a problem. Nothing is changed.

@@ -15,10 +15,27 @@ use crate::output;
 use crate::project::{self, Origin, PROJECT_FILE, Target};
 
 const SAMPLE_FILE: &str = "events.sample.jsonl";
-const README_FILE: &str = "README.md";
-const FILES: [&str; 3] = [PROJECT_FILE, SAMPLE_FILE, README_FILE];
 
-/// Make a project folder: settings, sample events, and a store
+macro_rules! template {
+    ($name:literal) => {
+        ($name, include_str!(concat!("../templates/", $name)))
+    };
+}
+
+/// Files that are the same in every project.
+const TEMPLATES: [(&str, &str); 9] = [
+    template!("events.sample.jsonl"),
+    template!("README.md"),
+    template!("projections/cart_totals/projection.toml"),
+    template!("projections/cart_totals/create.sql"),
+    template!("projections/cart_totals/apply.sql"),
+    template!("projections/events_per_day/projection.toml"),
+    template!("projections/events_per_day/create.sql"),
+    template!("projections/events_per_day/apply.sql"),
+    template!("projections/events_per_day/apply.sqlite.sql"),
+];
+
+/// Make a project folder: settings, sample events, two projections, and a store
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Files that are there already are never overwritten.
@@ -63,13 +80,14 @@ impl Init {
         }
         let url = url_to_keep(&target, folder)?;
         write(folder, PROJECT_FILE, &settings(url.as_deref()))?;
-        write(folder, SAMPLE_FILE, include_str!("../templates/events.sample.jsonl"))?;
-        write(folder, README_FILE, include_str!("../templates/README.md"))?;
+        for (name, text) in TEMPLATES {
+            write(folder, name, text)?;
+        }
         let made = Made {
             folder: folder.display().to_string(),
             store: target.location(),
-            files: FILES.map(str::to_owned).to_vec(),
-            next: [format!("import {SAMPLE_FILE}"), "events".to_owned(), "doctor".to_owned()]
+            files: files().map(str::to_owned).collect(),
+            next: ["run --once", &format!("import {SAMPLE_FILE}"), "run --once", "status"]
                 .map(|command| format!("everfold {command}"))
                 .to_vec(),
             url_is_left_out: url.is_none() && *target.origin() != Origin::Default,
@@ -79,9 +97,14 @@ impl Init {
     }
 }
 
+/// Every file of a new project.
+fn files() -> impl Iterator<Item = &'static str> {
+    std::iter::once(PROJECT_FILE).chain(TEMPLATES.into_iter().map(|(name, _)| name))
+}
+
 fn refuse_existing(folder: &Path) -> anyhow::Result<()> {
     let existing: Vec<_> =
-        FILES.into_iter().filter(|file| folder.join(file).symlink_metadata().is_ok()).collect();
+        files().filter(|file| folder.join(file).symlink_metadata().is_ok()).collect();
     if existing.is_empty() {
         return Ok(());
     }
@@ -117,6 +140,10 @@ fn settings(url: Option<&str>) -> String {
 
 fn write(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
     let path = folder.join(name);
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)
+            .with_context(|| format!("cannot make the folder {}", parent.display()))?;
+    }
     OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -127,7 +154,14 @@ fn write(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
 
 impl fmt::Display for Made {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "made a project in {}: {}", self.folder, self.files.join(", "))?;
+        // Folders are said once, not with every file in them.
+        let top = |file: &String| match file.split_once('/') {
+            Some((folder, _)) => format!("{folder}/"),
+            None => file.clone(),
+        };
+        let mut parts: Vec<String> = self.files.iter().map(top).collect();
+        parts.dedup();
+        writeln!(f, "made a project in {}: {}", self.folder, parts.join(", "))?;
         writeln!(f, "the store is {}", self.store)?;
         if self.url_is_left_out {
             writeln!(

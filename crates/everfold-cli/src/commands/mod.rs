@@ -2,15 +2,24 @@
 
 mod append;
 mod completions;
+mod dead_letters;
 mod demo;
 mod doctor;
 mod events;
 mod export;
+mod health;
 mod import;
 mod init;
+mod pause;
+mod resume;
+mod run;
 mod schema;
+mod skips;
+mod status;
+mod wait;
 
 use clap::Subcommand;
+use everfold::Store;
 
 use crate::cli::Global;
 use crate::failure::Outcome;
@@ -24,6 +33,16 @@ pub(crate) enum Command {
     Import(import::Import),
     Export(export::Export),
     Events(events::Events),
+    Run(run::Run),
+    Status(status::Status),
+    Health(health::Health),
+    Wait(wait::Wait),
+    Pause(pause::Pause),
+    Resume(resume::Resume),
+    #[command(subcommand, name = "dead-letters")]
+    DeadLetters(dead_letters::DeadLetters),
+    #[command(subcommand)]
+    Skips(skips::Skips),
     Doctor(doctor::Doctor),
     Demo(demo::Demo),
     Completions(completions::Completions),
@@ -38,9 +57,29 @@ impl Command {
             Command::Import(command) => command.run(global).await,
             Command::Export(command) => command.run(global).await,
             Command::Events(command) => command.run(global).await,
+            Command::Run(command) => command.run(global).await,
+            Command::Status(command) => command.run(global).await,
+            Command::Health(command) => command.run(global).await,
+            Command::Wait(command) => command.run(global).await,
+            Command::Pause(command) => command.run(global).await,
+            Command::Resume(command) => command.run(global).await,
+            Command::DeadLetters(command) => command.run(global).await,
+            Command::Skips(command) => command.run(global).await,
             Command::Doctor(command) => command.run(global).await,
             Command::Demo(command) => command.run(global).await,
             Command::Completions(command) => command.run(),
         }
     }
+}
+
+/// The projection that was named, or all there are, each once.
+async fn names_or_all(store: &Store, name: Option<String>) -> anyhow::Result<Vec<String>> {
+    if let Some(name) = name {
+        return Ok(vec![name]);
+    }
+    let mut names: Vec<String> =
+        store.projections().await?.into_iter().map(|status| status.name).collect();
+    names.sort();
+    names.dedup();
+    Ok(names)
 }

@@ -8,9 +8,16 @@ fn project_is_made_and_its_next_commands_work() {
     let next: Vec<_> = ran.stdout.lines().filter_map(|line| line.strip_prefix("  ")).collect();
     assert_eq!(
         next,
-        ["cd shop", "everfold import events.sample.jsonl", "everfold events", "everfold doctor"]
+        [
+            "cd shop",
+            "everfold run --once",
+            "everfold import events.sample.jsonl",
+            "everfold run --once",
+            "everfold status"
+        ]
     );
-    for file in ["everfold.toml", "events.sample.jsonl", "README.md", "everfold.db"] {
+    let files = ["everfold.toml", "events.sample.jsonl", "README.md", "everfold.db"];
+    for file in files.into_iter().chain(["projections/cart_totals/apply.sql"]) {
         assert!(folder.file("shop").join(file).exists(), "{file}");
     }
     for command in &next[1..] {
@@ -59,7 +66,7 @@ fn url_is_kept_in_the_settings() {
     let folder = Folder::new();
     let ran = folder.run(&["init", "shop", "--url", "sqlite:shop/mine.db", "--json"]).done();
     assert_eq!(ran.json()["store"], "sqlite:shop/mine.db");
-    assert_eq!(ran.json()["files"].as_array().unwrap().len(), 3);
+    assert_eq!(ran.json()["files"].as_array().unwrap().len(), 10);
     assert!(folder.read("shop/everfold.toml").contains("\nurl = \"sqlite:mine.db\"\n"));
     folder.run(&["--project", "shop", "append", "--stream", "a", "--type", "T"]).done();
     assert!(folder.file("shop/mine.db").exists());

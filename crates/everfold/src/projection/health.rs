@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::generation::GenerationStatus;
 use super::status::{ProjectionStatus, Trend};
-use crate::diagnosis::{MarkHolder, Severity};
+use crate::diagnosis::{Finding, MarkHolder, Severity};
 use crate::error::ProjectionError;
 use crate::store::Store;
 
@@ -64,12 +64,56 @@ impl Store {
             check_projection(status, options, &mut problems);
         }
         if projections.iter().any(|status| status.mark < status.highest) {
-            let diagnosis = self.diagnose().await?;
+            let diagnosis = self.backend().diagnose().await?;
             if let Some(holder) = diagnosis.holders.first() {
                 problems.extend(check_mark(holder, options));
             }
         }
         Ok(problems)
+    }
+}
+
+impl Store {
+    /// What `doctor` says about projections.
+    pub(crate) async fn projection_findings(&self) -> Vec<Finding> {
+        let check = "projections";
+        let projections = match self.projections().await {
+            Ok(projections) => projections,
+            Err(error) => {
+                let message = format!("they cannot be read: {error}");
+                let hint = "look again as a member of everfold_admin";
+                return vec![Finding::warning(check, message, hint)];
+            }
+        };
+        let mut problems = Vec::new();
+        for status in &projections {
+            check_projection(status, &HealthOptions::default(), &mut problems);
+        }
+        if problems.is_empty() {
+            let message = match projections.len() {
+                0 => "none are registered".to_owned(),
+                count => format!("{count} registered, nothing is wrong with them"),
+            };
+            return vec![Finding::ok(check, message)];
+        }
+        problems.iter().map(|problem| problem.finding(check)).collect()
+    }
+}
+
+impl HealthProblem {
+    fn finding(&self, check: &'static str) -> Finding {
+        let name = self.projection.as_deref().unwrap_or_default();
+        let message = format!("{name}, {}: {}", self.check, self.message);
+        let hint = match self.check {
+            "failed" => format!("mend it, then `everfold resume {name}`"),
+            "dead-letters" => format!("`everfold dead-letters list {name}`"),
+            "skips" => format!("`everfold skips list {name}`"),
+            _ => format!("`everfold status {name}`"),
+        };
+        match self.severity {
+            Severity::Problem => Finding::problem(check, message, hint),
+            _ => Finding::warning(check, message, hint),
+        }
     }
 }
 

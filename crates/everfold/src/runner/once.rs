@@ -31,7 +31,12 @@ impl Runner {
 }
 
 impl RunnerHandle {
-    async fn catch_up(&self) -> Result<(), ProjectionError> {
+    /// Waits until the projections of this runner have applied everything up to the high-water mark of
+    /// now, whoever applies it. Paused ones are left alone.
+    ///
+    /// # Errors
+    /// [`ProjectionError::Failed`] if a projection has failed; the others are caught up by then.
+    pub async fn catch_up(&self) -> Result<(), ProjectionError> {
         let store = &self.context.store;
         let mark = store.high_water_mark().await?;
         let mut moved = store.hub().watch();

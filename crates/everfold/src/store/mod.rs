@@ -314,12 +314,14 @@ impl Store {
         self.0.backend.publish_high_water_mark().await
     }
 
-    /// Looks at server, settings, privileges and whoever holds the high-water mark.
+    /// Looks at server, settings, privileges, projections and whoever holds the high-water mark.
     ///
     /// # Errors
     /// If the database refuses or cannot be reached.
     pub async fn diagnose(&self) -> Result<Diagnosis, StoreError> {
-        self.0.backend.diagnose().await
+        let mut diagnosis = self.0.backend.diagnose().await?;
+        diagnosis.findings.extend(self.projection_findings().await);
+        Ok(diagnosis)
     }
 
     /// Finishes appends under way, ends background work and closes the connections. Clones of this

@@ -1,0 +1,256 @@
+//! `everfold dead-letters`.
+
+use clap::{Args, Subcommand};
+use everfold::{DeadLetter, Position, Retried, Store};
+use serde::Serialize;
+
+use super::status::count;
+use crate::cli::Global;
+use crate::confirm::confirm;
+use crate::failure::Outcome;
+use crate::output::{Output, shown};
+use crate::table::Table;
+
+/// Look at events that could not be applied, and treat them
+#[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Later events of the same key wait behind a dead letter, so that nothing is applied on
+top of a hole.
+
+Examples:
+  everfold dead-letters list
+  everfold dead-letters retry cart_totals
+  everfold dead-letters discard cart_totals 1042 --reason 'sent by a test'")]
+pub(crate) enum DeadLetters {
+    List(List),
+    Retry(Retry),
+    Discard(Discard),
+}
+
+/// List dead letters and the events that wait behind them
+#[derive(Debug, Args)]
+#[command(after_help = "\
+With --json there is one line for each.
+
+Examples:
+  everfold dead-letters list
+  everfold dead-letters list cart_totals --json | jq 'select(.behind == null)'")]
+pub(crate) struct List {
+    /// Only of this projection
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// Print them as JSON lines
+    #[arg(long)]
+    json: bool,
+}
+
+/// Apply dead letters again, then what waits behind them, in order
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Mend first what was wrong. Exits with 1 if one fails again. Projections written in
+Rust are retried by a runner that has their code.
+
+Examples:
+  everfold dead-letters retry cart_totals            all of them
+  everfold dead-letters retry cart_totals 1042 1077")]
+pub(crate) struct Retry {
+    /// The projection
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Positions of dead letters [default: all]
+    #[arg(value_name = "POSITION")]
+    positions: Vec<u64>,
+    /// Print what became of them as JSON lines
+    #[arg(long)]
+    json: bool,
+}
+
+/// Give dead letters up for good, and apply what waits behind them
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The read model goes on without these events; the log keeps them, and the projection's
+messages keep who gave them up and why.
+
+Examples:
+  everfold dead-letters discard cart_totals 1042
+  everfold --yes dead-letters discard cart_totals 1042 --reason 'sent by a test'")]
+pub(crate) struct Discard {
+    /// The projection
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Positions of dead letters
+    #[arg(value_name = "POSITION", required = true)]
+    positions: Vec<u64>,
+    /// Why, for the record
+    #[arg(long, value_name = "TEXT", default_value = "discarded by hand")]
+    reason: String,
+    /// Print what became of them as JSON lines
+    #[arg(long)]
+    json: bool,
+}
+
+impl DeadLetters {
+    pub(crate) async fn run(self, global: &Global) -> anyhow::Result<Outcome> {
+        let store = global.target()?.open_existing().await?;
+        let outcome = match self {
+            DeadLetters::List(command) => command.run(&store).await,
+            DeadLetters::Retry(command) => command.run(&store).await,
+            DeadLetters::Discard(command) => command.run(global, &store).await,
+        };
+        store.close().await;
+        outcome
+    }
+}
+
+#[derive(Serialize)]
+struct Listed<'a> {
+    projection: &'a str,
+    #[serde(flatten)]
+    letter: &'a DeadLetter,
+}
+
+impl List {
+    async fn run(self, store: &Store) -> anyhow::Result<Outcome> {
+        let names = super::names_or_all(store, self.name).await?;
+        let mut output = Output::new();
+        let mut table =
+            Table::new(&["PROJECTION", "POSITION", "STREAM", "TYPE", "KEY", "SINCE", "TRIES"]);
+        let mut found = false;
+        for projection in &names {
+            for letter in &store.dead_letters(projection).await? {
+                found = true;
+                if self.json {
+                    output.json(&Listed { projection, letter })?;
+                } else {
+                    table.row(cells(projection, letter), below(letter));
+                }
+            }
+        }
+        match (self.json, found) {
+            (true, _) => {}
+            (false, true) => output.line(table)?,
+            (false, false) => output.line("no dead letters")?,
+        }
+        output.flush()?;
+        Ok(Outcome::Done)
+    }
+}
+
+fn cells(projection: &str, letter: &DeadLetter) -> Vec<String> {
+    vec![
+        projection.to_owned(),
+        letter.position.to_string(),
+        shown(letter.stream_id.as_str()),
+        shown(&letter.event_type),
+        shown(&letter.key),
+        letter.created_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        letter.attempts.to_string(),
+    ]
+}
+
+fn below(letter: &DeadLetter) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(behind) = letter.behind {
+        lines.push(format!("waits behind {behind}"));
+    }
+    if let Some(error) = &letter.error {
+        lines.push(shown(error));
+    }
+    if letter.retry_wanted {
+        lines.push("a runner was asked to try it again".to_owned());
+    }
+    lines
+}
+
+/// What became of one.
+#[derive(Serialize)]
+struct Treated {
+    position: Position,
+    outcome: &'static str,
+    /// How many events were applied, those behind it included.
+    events: Option<u64>,
+    /// The event that failed, which may be one of those behind it.
+    failed_at: Option<Position>,
+    error: Option<String>,
+}
+
+impl Treated {
+    fn new(position: Position, retried: Retried, applied: &'static str) -> Treated {
+        let treated =
+            |outcome| Treated { position, outcome, events: None, failed_at: None, error: None };
+        match retried {
+            Retried::Applied { events } => Treated { events: Some(events), ..treated(applied) },
+            Retried::FailedAgain { position, error } => {
+                let (failed_at, error) = (Some(position), Some(error));
+                Treated { failed_at, error, ..treated("failed") }
+            }
+            _ => treated("requested"),
+        }
+    }
+
+    fn text(&self) -> String {
+        let Treated { position, outcome, .. } = self;
+        match (&self.error, self.failed_at, self.events) {
+            (Some(error), Some(failed_at), _) if failed_at == *position => {
+                format!("{position}: failed again: {}", shown(error))
+            }
+            (Some(error), Some(failed_at), _) => {
+                format!("{position}: {failed_at} behind it failed: {}", shown(error))
+            }
+            (_, _, Some(events)) => format!("{position}: {outcome}, {}", count(events, "event")),
+            _ => format!("{position}: a runner that has the projection's code will try it"),
+        }
+    }
+}
+
+impl Retry {
+    async fn run(self, store: &Store) -> anyhow::Result<Outcome> {
+        let mut treated = Vec::new();
+        if self.positions.is_empty() {
+            for (position, retried) in store.retry_dead_letters(&self.name).await? {
+                treated.push(Treated::new(position, retried, "applied"));
+            }
+        }
+        for position in self.positions.into_iter().map(Position) {
+            let retried = store.retry_dead_letter(&self.name, position).await?;
+            treated.push(Treated::new(position, retried, "applied"));
+        }
+        if treated.is_empty() && !self.json {
+            let mut output = Output::new();
+            output.line("no dead letters")?;
+            output.flush()?;
+        }
+        tell(&treated, self.json)
+    }
+}
+
+impl Discard {
+    async fn run(self, global: &Global, store: &Store) -> anyhow::Result<Outcome> {
+        let events = count(self.positions.len() as u64, "event");
+        let question = format!("Give up {events} of {} for good?", self.name);
+        if !confirm(global, &question)? {
+            eprintln!("nothing was done");
+            return Ok(Outcome::Done);
+        }
+        let mut treated = Vec::new();
+        for position in self.positions.into_iter().map(Position) {
+            let retried = store.discard_dead_letter(&self.name, position, &self.reason).await?;
+            treated.push(Treated::new(position, retried, "discarded"));
+        }
+        tell(&treated, self.json)
+    }
+}
+
+fn tell(treated: &[Treated], json: bool) -> anyhow::Result<Outcome> {
+    let mut output = Output::new();
+    for treated in treated {
+        if json {
+            output.json(treated)?;
+        } else {
+            output.line(treated.text())?;
+        }
+    }
+    output.flush()?;
+    let failed = treated.iter().any(|treated| treated.error.is_some());
+    Ok(if failed { Outcome::Failed } else { Outcome::Done })
+}

@@ -1,0 +1,51 @@
+//! `everfold resume`.
+
+use std::fmt;
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::cli::Global;
+use crate::failure::Outcome;
+use crate::output;
+
+/// Go on with projections that were paused, or that a failure stopped
+#[derive(Debug, Args)]
+#[command(after_help = "\
+What is owed is made up for in order, by the next runner. An event that failed is
+tried again: mend what was wrong first.
+
+Examples:
+  everfold resume cart_totals
+  everfold resume cart_totals daily_totals --json")]
+pub(crate) struct Resume {
+    /// The projections
+    #[arg(value_name = "NAME", required = true)]
+    names: Vec<String>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Resumed {
+    resumed: Vec<String>,
+}
+
+impl Resume {
+    pub(crate) async fn run(self, global: &Global) -> anyhow::Result<Outcome> {
+        let store = global.target()?.open_existing().await?;
+        for name in &self.names {
+            store.resume(name).await?;
+        }
+        store.close().await;
+        output::print(&Resumed { resumed: self.names }, self.json)?;
+        Ok(Outcome::Done)
+    }
+}
+
+impl fmt::Display for Resumed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "resumed {}", self.resumed.join(", "))
+    }
+}

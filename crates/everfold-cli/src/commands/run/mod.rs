@@ -1,0 +1,162 @@
+//! `everfold run`.
+
+mod report;
+mod signals;
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::bail;
+use clap::Args;
+use everfold::{GenerationStatus, Projection, Runner, RunnerHandle, RunnerOptions, Store};
+
+use crate::cli::Global;
+use crate::failure::Outcome;
+use crate::output::shown;
+use report::Reporter;
+use signals::Signals;
+
+/// How long batches in hand may take to finish after a signal.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often this process looks at what its own runner says.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Run the projections of the project: register them, apply events as they come
+///
+/// Any number of these may run at once, on any number of machines: they share the work, and take
+/// over from each other.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+SIGTERM or Ctrl-C finishes the batches in hand, gives the work to others and exits
+with 0; a second one exits at once. A projection that fails is told and left standing,
+the others go on; `everfold resume NAME` starts it again.
+
+Examples:
+  everfold run
+  everfold run --only cart_totals --only daily_totals
+  everfold run --once      apply what there is and end; exits with 1 if one has failed")]
+pub(crate) struct Run {
+    /// Only this projection; may be given several times
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Apply everything up to now, then end
+    #[arg(long)]
+    once: bool,
+}
+
+impl Run {
+    pub(crate) async fn run(self, global: &Global) -> anyhow::Result<Outcome> {
+        // First, so that a signal during the start is not lost.
+        let mut signals = Signals::listen()?;
+        let projections = load(global.folder())?;
+        let store = global.target()?.open_or_create().await?;
+        let outcome = tokio::select! {
+            biased;
+            () = signals.next() => Ok(Outcome::Done),
+            started = self.start(&store, projections) => match started {
+                Ok((runner, names)) => self.until_end(&store, runner, names, &mut signals).await,
+                Err(error) => Err(error),
+            },
+        };
+        store.close().await;
+        outcome
+    }
+
+    async fn start(
+        &self,
+        store: &Store,
+        projections: Vec<Projection>,
+    ) -> anyhow::Result<(RunnerHandle, Vec<String>)> {
+        let mut options = RunnerOptions::default();
+        options.stop_timeout = STOP_TIMEOUT;
+        let mut runner = Runner::new(store).options(options);
+        let chosen = |name: &str| self.only.is_empty() || self.only.iter().any(|only| only == name);
+        let (wanted, others): (Vec<_>, Vec<_>) =
+            projections.into_iter().partition(|projection| chosen(projection.name()));
+        let unknown = self.only.iter().find(|only| wanted.iter().all(|p| p.name() != **only));
+        if unknown.is_none() {
+            for projection in &wanted {
+                register(store, projection).await?;
+            }
+        }
+        let names = wanted.iter().map(|projection| projection.name().to_owned()).collect();
+        for only in &self.only {
+            runner = runner.only(only);
+        }
+        // The others are given too, so that a mistyped name gets a suggestion.
+        let given = wanted.into_iter().chain(others.into_iter().filter(|_| unknown.is_some()));
+        let runner = runner.projections(given).start().await?;
+        eprintln!("running as {}", runner.worker_name());
+        Ok((runner, names))
+    }
+
+    async fn until_end(
+        &self,
+        store: &Store,
+        runner: RunnerHandle,
+        names: Vec<String>,
+        signals: &mut Signals,
+    ) -> anyhow::Result<Outcome> {
+        let mut reporter = Reporter::new(names);
+        let caught_up = tokio::select! {
+            biased;
+            () = signals.next() => None,
+            caught_up = runner.catch_up(), if self.once => Some(caught_up),
+            () = watch(store, &runner, &mut reporter) => None,
+        };
+        if caught_up.is_none() {
+            eprintln!("stopping: the batches in hand are finished, another signal ends it at once");
+        }
+        tokio::select! {
+            biased;
+            () = signals.next() => bail!("ended at once; leases run out by themselves"),
+            () = runner.stop() => {}
+        }
+        if caught_up.is_some() {
+            return reporter.summary(store).await;
+        }
+        eprintln!("stopped");
+        Ok(Outcome::Done)
+    }
+}
+
+/// Tells what happens, for ever.
+async fn watch(store: &Store, runner: &RunnerHandle, reporter: &mut Reporter) {
+    let mut every = tokio::time::interval(LOOK_EVERY);
+    loop {
+        every.tick().await;
+        reporter.failures(&runner.failed());
+        if reporter.is_due() {
+            match store.projections().await {
+                Ok(projections) => reporter.look(&projections),
+                Err(error) => tracing::warn!(%error, "where projections stand could not be read"),
+            }
+        }
+    }
+}
+
+fn load(project: &Path) -> anyhow::Result<Vec<Projection>> {
+    let projections = Projection::load_all(project)?;
+    if projections.is_empty() {
+        bail!(
+            "there are no projections in {}; `everfold init DIR` makes a project with two to begin with",
+            project.join("projections").display()
+        );
+    }
+    Ok(projections)
+}
+
+/// Registers a projection, and says what needs saying.
+async fn register(store: &Store, projection: &Projection) -> anyhow::Result<()> {
+    let registered = store.register(projection.clone()).await?;
+    let (name, version) = (&registered.name, registered.version);
+    let lifecycle = projection.lifecycle();
+    if registered.created {
+        eprintln!("registered {name} version {version} ({lifecycle})");
+    }
+    if registered.status != GenerationStatus::Active {
+        let reason = registered.reason.as_deref().unwrap_or("no reason was given");
+        eprintln!("{name} version {version} is {}: {}", registered.status, shown(reason));
+    }
+    Ok(())
+}

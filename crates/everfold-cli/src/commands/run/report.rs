@@ -1,0 +1,150 @@
+//! What `run` says while it runs: plain lines on standard error, none while nothing changes.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use everfold::{GenerationStatus, Position, ProjectionStatus, RunnerFailure, Store};
+
+use crate::age;
+use crate::commands::status::count;
+use crate::failure::Outcome;
+use crate::output::shown;
+
+/// How often projections are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How often a projection that moves is worth a line.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// What was told already, so that only news is.
+pub(super) struct Reporter {
+    names: Vec<String>,
+    looked: Option<Instant>,
+    told: HashMap<(String, u32), Told>,
+}
+
+struct Told {
+    position: Position,
+    at: Option<Instant>,
+    status: GenerationStatus,
+    dead_letters: u64,
+}
+
+impl Reporter {
+    pub(super) fn new(names: Vec<String>) -> Reporter {
+        Reporter { names, looked: None, told: HashMap::new() }
+    }
+
+    /// Whether it is time to look at the projections again.
+    pub(super) fn is_due(&self) -> bool {
+        self.looked.is_none_or(|looked| looked.elapsed() >= LOOK_EVERY)
+    }
+
+    /// Failures of this process's runner, which are known before anybody asks the store.
+    pub(super) fn failures(&mut self, failures: &[RunnerFailure]) {
+        for failure in failures {
+            let RunnerFailure { projection, version, reason, .. } = failure;
+            let told = self.told(projection, *version);
+            if told.status != GenerationStatus::Failed {
+                told.status = GenerationStatus::Failed;
+                eprintln!("{}", failed(projection, *version, reason));
+            }
+        }
+    }
+
+    /// Tells what has changed since the last time.
+    pub(super) fn look(&mut self, projections: &[ProjectionStatus]) {
+        self.looked = Some(Instant::now());
+        for status in projections {
+            if self.names.contains(&status.name) {
+                let told = self.told(&status.name, status.version);
+                if let Some(line) = told.news(status) {
+                    eprintln!("{line}");
+                }
+            }
+        }
+    }
+
+    fn told(&mut self, name: &str, version: u32) -> &mut Told {
+        self.told.entry((name.to_owned(), version)).or_insert_with(|| Told {
+            position: Position::START,
+            at: None,
+            status: GenerationStatus::Active,
+            dead_letters: 0,
+        })
+    }
+
+    /// Where everything stands at the end of `run --once`.
+    pub(super) async fn summary(&self, store: &Store) -> anyhow::Result<Outcome> {
+        let mut outcome = Outcome::Done;
+        for status in store.projections().await? {
+            if !self.names.contains(&status.name) {
+                continue;
+            }
+            let ProjectionStatus { name, version, .. } = &status;
+            if status.status == GenerationStatus::Failed {
+                outcome = Outcome::Failed;
+                let reason = status.reason.as_deref().unwrap_or("no reason was given");
+                eprintln!("error: {}", failed(name, *version, reason));
+                continue;
+            }
+            eprintln!(
+                "{name} version {version} is {} at position {}",
+                status.status, status.position
+            );
+            if status.dead_letters > 0 {
+                eprintln!("{}", dead_letters(&status));
+            }
+        }
+        Ok(outcome)
+    }
+}
+
+impl Told {
+    /// One line, if there is something to say.
+    fn news(&mut self, status: &ProjectionStatus) -> Option<String> {
+        let ProjectionStatus { name, version, .. } = status;
+        if status.status != self.status {
+            self.status = status.status;
+            let reason = status.reason.as_deref();
+            return Some(match (status.status, reason) {
+                (GenerationStatus::Failed, reason) => failed(name, *version, reason.unwrap_or("")),
+                (now, Some(reason)) => {
+                    format!("{name} version {version} is {now}: {}", shown(reason))
+                }
+                (now, None) => format!("{name} version {version} is {now}"),
+            });
+        }
+        if status.dead_letters > self.dead_letters {
+            self.dead_letters = status.dead_letters;
+            return Some(dead_letters(status));
+        }
+        self.dead_letters = status.dead_letters;
+        let waited = self.at.is_none_or(|at| at.elapsed() >= LINE_EVERY);
+        if status.position == self.position || !waited {
+            return None;
+        }
+        (self.position, self.at) = (status.position, Some(Instant::now()));
+        Some(moved(status))
+    }
+}
+
+fn moved(status: &ProjectionStatus) -> String {
+    let ProjectionStatus { name, version, position, .. } = status;
+    let mut line = format!("{name} version {version} is at position {position}");
+    if status.lag_events > 0 {
+        let (events, age) = (count(status.lag_events, "event"), age::shown(status.lag_seconds));
+        line.push_str(&format!(", {events} ({age}) behind, {:.0}/s", status.rate));
+    }
+    line
+}
+
+fn failed(name: &str, version: u32, reason: &str) -> String {
+    let reason = shown(reason);
+    format!("{name} version {version} has failed: {reason}; mend it, then `everfold resume {name}`")
+}
+
+fn dead_letters(status: &ProjectionStatus) -> String {
+    let (letters, name) = (count(status.dead_letters, "dead letter"), &status.name);
+    let held = count(status.held_events, "event");
+    format!("{name} has {letters}, {held} behind; see `everfold dead-letters list {name}`")
+}

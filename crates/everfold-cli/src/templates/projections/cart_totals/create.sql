@@ -1,0 +1,4 @@
+CREATE TABLE read_model.cart_totals (
+    cart_id TEXT PRIMARY KEY,
+    items BIGINT NOT NULL
+);
