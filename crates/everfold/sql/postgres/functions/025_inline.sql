@@ -70,7 +70,8 @@ END $$;
 -- streams with one key are then applied in the order of their positions. Parameters but the first
 -- have one element an event.
 --
--- An event without a key is refused here where the policy is to stop.
+-- An event without a key is refused here where the policy is to stop. Otherwise its key is the
+-- empty text, from here on.
 CREATE OR REPLACE FUNCTION everfold.lock_inline_keys(
     generations integer[], stream_ids text[], types text[], data jsonb[], metadata jsonb[])
 RETURNS boolean
@@ -80,7 +81,7 @@ DECLARE
     hash integer;
     refused text;
 BEGIN
-    SELECT array_agg(DISTINCT hashtext(w.id || ':' || w.key)) FILTER (WHERE w.key IS NOT NULL),
+    SELECT array_agg(DISTINCT hashtext(w.id || ':' || coalesce(w.key, ''))),
            min(w.name) FILTER (WHERE w.key IS NULL AND w.on_error = 'stop' AND w.status = 'active')
       INTO hashes, refused
       FROM (SELECT g.id, p.name, g.on_error, g.status,
@@ -170,8 +171,7 @@ BEGIN
     SELECT array_agg(e.position ORDER BY e.position), array_agg(e.key ORDER BY e.position)
       INTO wanted, keys
       FROM (SELECT e.position,
-                   coalesce(everfold.key_of(g.key_fields, e.stream_id, e.type, e.data, e.metadata),
-                       everfold.no_key(e.position)) AS key
+                   coalesce(everfold.key_of(g.key_fields, e.stream_id, e.type, e.data, e.metadata), '') AS key
               FROM everfold.events e
              WHERE e.position = ANY ($2) AND (g.event_types IS NULL OR e.type = ANY (g.event_types))) e;
     IF wanted IS NULL THEN
@@ -240,10 +240,6 @@ BEGIN
     END IF;
     RETURN NULL;
 END $$;
-
--- What stands for the key of an event that has none: its own, so that no other event waits for it.
-CREATE OR REPLACE FUNCTION everfold.no_key("position" bigint) RETURNS text
-LANGUAGE sql IMMUTABLE AS $$ SELECT 'no key: ' OPERATOR(pg_catalog.||) $1::pg_catalog.text $$;
 
 -- Whether an error is the database's trouble, which passes, and not that of an event.
 CREATE OR REPLACE FUNCTION everfold.is_transient(code text) RETURNS boolean

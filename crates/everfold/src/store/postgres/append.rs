@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::connect::{Connection, Param, QueryError};
 use super::error::{append_error, id_conflict, store_error, version_conflict};
+use super::inline::Inline;
 use super::types::{Bigints, JsonText};
 use crate::append::{Appended, StreamAppend};
 use crate::error::{AppendError, StoreError, StoreErrorKind};
@@ -18,6 +19,11 @@ const APPEND_EVENT: &str = "SELECT everfold.append_event($1, $2, $3, $4, $5, $6,
 const APPEND: &str = "SELECT everfold.append($1, $2, $3, $4, $5, $6, $7, $8)";
 const APPEND_GROUP: &str = "SELECT outcomes, first_positions, last_positions, versions, messages \
     FROM everfold.append_group($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+const APPEND_GROUP_CARRYING: &str = "SELECT outcomes, first_positions, last_positions, versions, \
+    messages, carried, event_positions, event_streams, event_versions, event_types, \
+    event_schema_versions, event_data, event_metadata, event_ids, event_times, \
+    document_generations, document_keys, documents \
+    FROM everfold.append_group($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
 
 /// Appends inside the caller's own transaction: the events become visible, or vanish, with
 /// everything else in it.
@@ -63,10 +69,14 @@ pub async fn append_in(
 
 /// One append, in a transaction of its own.
 pub(super) async fn append(
-    connection: &Connection,
+    connection: &mut Connection,
+    inline: &Inline,
     append: &StreamAppend,
     wait: bool,
 ) -> Result<Appended, AppendError> {
+    if let Some(carries) = inline.carries() {
+        return carries.append(connection, append, wait).await;
+    }
     let call = Call::new(append);
     match connection.try_query(call.sql(), &call.params(&wait)).await {
         Ok(rows) => appended(&rows),
@@ -206,11 +216,12 @@ pub(super) enum Outcome {
 /// Many appends in one transaction, waiting for their streams. When the whole fails over one
 /// member, no member is stored.
 pub(super) async fn append_many(
-    connection: &Connection,
+    connection: &mut Connection,
+    inline: &Inline,
     appends: &[StreamAppend],
 ) -> Result<Vec<Result<Appended, AppendError>>, AppendError> {
     let appends: Vec<&StreamAppend> = appends.iter().collect();
-    let outcomes = append_group(connection, &appends, true).await?;
+    let outcomes = append_group(connection, inline, &appends, true).await?;
     outcomes
         .into_iter()
         .map(|outcome| match outcome {
@@ -225,38 +236,16 @@ pub(super) async fn append_many(
 
 /// Many appends in one transaction, each with its own outcome.
 pub(super) async fn append_group(
-    connection: &Connection,
+    connection: &mut Connection,
+    inline: &Inline,
     appends: &[&StreamAppend],
     wait: bool,
 ) -> Result<Vec<Outcome>, AppendError> {
-    let mut streams: Vec<&str> = appends.iter().map(|append| append.stream.as_str()).collect();
-    streams.sort_unstable();
-    streams.dedup();
-    let member_streams: Vec<i32> = appends
-        .iter()
-        .map(|append| {
-            let index = streams.binary_search(&append.stream.as_str());
-            i32::try_from(index.expect("every stream is in the list")).expect("few streams") + 1
-        })
-        .collect();
-    let expected: Vec<Option<i64>> =
-        appends.iter().map(|append| append.expected.to_stored()).collect();
-    let sizes: Vec<i32> = appends
-        .iter()
-        .map(|append| i32::try_from(append.events.len()).expect("the size was checked"))
-        .collect();
-    let mut events = Columns::default();
-    appends.iter().for_each(|append| events.extend(&append.events));
-
-    let mut params: Vec<Param<'_>> = vec![
-        (&streams, Type::TEXT_ARRAY),
-        (&member_streams, Type::INT4_ARRAY),
-        (&expected, Type::INT8_ARRAY),
-        (&sizes, Type::INT4_ARRAY),
-    ];
-    params.extend(events.params());
-    params.push((&wait, Type::BOOL));
-    let rows = match connection.try_query(APPEND_GROUP, &params).await {
+    if let Some(carries) = inline.carries() {
+        return carries.append_group(connection, appends, wait).await;
+    }
+    let call = GroupCall::new(appends);
+    let rows = match connection.try_query(APPEND_GROUP, &call.params(&wait)).await {
         Ok(rows) => rows,
         Err(QueryError::Driver(error)) => return Err(append_error(error, appends[0])),
         Err(error) => return Err(error.into_store_error().into()),
@@ -268,7 +257,63 @@ pub(super) async fn append_group(
     Ok(outcomes(row, appends))
 }
 
-fn outcomes(row: &Row, appends: &[&StreamAppend]) -> Vec<Outcome> {
+/// The parameters of many appends.
+pub(super) struct GroupCall<'a> {
+    streams: Vec<&'a str>,
+    member_streams: Vec<i32>,
+    expected: Vec<Option<i64>>,
+    sizes: Vec<i32>,
+    events: Columns<'a>,
+}
+
+impl<'a> GroupCall<'a> {
+    pub(super) fn new(appends: &[&'a StreamAppend]) -> Self {
+        let mut streams: Vec<&str> = appends.iter().map(|append| append.stream.as_str()).collect();
+        streams.sort_unstable();
+        streams.dedup();
+        let member_streams = appends
+            .iter()
+            .map(|append| {
+                let index = streams.binary_search(&append.stream.as_str());
+                i32::try_from(index.expect("every stream is in the list")).expect("few streams") + 1
+            })
+            .collect();
+        let expected = appends.iter().map(|append| append.expected.to_stored()).collect();
+        let sizes = appends
+            .iter()
+            .map(|append| i32::try_from(append.events.len()).expect("the size was checked"))
+            .collect();
+        let mut events = Columns::default();
+        appends.iter().for_each(|append| events.extend(&append.events));
+        GroupCall { streams, member_streams, expected, sizes, events }
+    }
+
+    fn params<'p>(&'p self, wait: &'p bool) -> Vec<Param<'p>> {
+        let mut params: Vec<Param<'p>> = vec![
+            (&self.streams, Type::TEXT_ARRAY),
+            (&self.member_streams, Type::INT4_ARRAY),
+            (&self.expected, Type::INT8_ARRAY),
+            (&self.sizes, Type::INT4_ARRAY),
+        ];
+        params.extend(self.events.params());
+        params.push((wait, Type::BOOL));
+        params
+    }
+
+    /// The call of a client that applies these generations itself.
+    pub(super) fn carrying<'p>(
+        &'p self,
+        wait: &'p bool,
+        carries: &'p Vec<i32>,
+    ) -> (&'static str, Vec<Param<'p>>) {
+        let mut params = self.params(wait);
+        params.push((carries, Type::INT4_ARRAY));
+        (APPEND_GROUP_CARRYING, params)
+    }
+}
+
+/// What became of each member, from the first columns of the answer.
+pub(super) fn outcomes(row: &Row, appends: &[&StreamAppend]) -> Vec<Outcome> {
     let outcomes: Vec<&str> = row.get(0);
     let first: Vec<Option<i64>> = row.get(1);
     let last: Vec<Option<i64>> = row.get(2);

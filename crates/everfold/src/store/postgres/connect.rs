@@ -148,6 +148,23 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// For a transaction of the driver's own kind.
+    pub(super) fn client_mut(&mut self) -> &mut Object {
+        self.object.as_mut().expect("a connection has its client until it is dropped")
+    }
+
+    pub(super) fn request_timeout(&self) -> Duration {
+        self.request_timeout
+    }
+
+    /// Makes sure that a statement is sent as soon as it is run.
+    pub(super) async fn prepare(&self, sql: &str, types: &[Type]) -> Result<(), QueryError> {
+        if !self.named_statements {
+            return Ok(());
+        }
+        self.in_time(self.client().prepare_typed_cached(sql, types)).await.map(drop)
+    }
+
     pub(super) fn client(&self) -> &Object {
         self.object.as_ref().expect("a connection has its client until it is dropped")
     }

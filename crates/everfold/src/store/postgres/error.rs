@@ -73,6 +73,29 @@ pub(super) fn append_error(error: tokio_postgres::Error, append: &StreamAppend) 
     }
 }
 
+/// The database's trouble, which passes, behind an error of somebody else's code.
+pub(super) fn transient_trouble(error: &(dyn std::error::Error + 'static)) -> Option<StoreError> {
+    let mut source = Some(error);
+    while let Some(error) = source {
+        if let Some(driver) = error.downcast_ref::<tokio_postgres::Error>() {
+            let trouble = match driver.as_db_error() {
+                Some(database) => {
+                    let StoreErrorParts { kind, message } = parts(database);
+                    StoreError::new(kind, message).with_code(database.code().code())
+                }
+                None if driver.is_closed() || is_io(driver) => {
+                    let message = format!("the connection to the server was lost: {driver}");
+                    StoreError::new(StoreErrorKind::Closed, message)
+                }
+                None => return None,
+            };
+            return trouble.is_transient().then_some(trouble);
+        }
+        source = error.source();
+    }
+    None
+}
+
 /// An inline projection that does not take an event.
 pub(super) struct Refusal {
     pub(super) projection: String,

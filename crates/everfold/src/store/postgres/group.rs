@@ -21,6 +21,7 @@ use tokio_util::task::TaskTracker;
 use super::append::{self, Outcome};
 use super::connect::Connections;
 use super::error::code::STREAM_BUSY;
+use super::inline::Inline;
 use crate::StreamId;
 use crate::append::{Appended, StreamAppend};
 use crate::error::{AppendError, StoreError, StoreErrorKind};
@@ -37,6 +38,7 @@ pub(super) struct Group(Arc<Shared>);
 
 struct Shared {
     connections: Arc<Connections>,
+    inline: Arc<Inline>,
     options: Arc<StoreOptions>,
     queue: Mutex<Queue>,
     tasks: TaskTracker,
@@ -52,9 +54,13 @@ struct Queue {
 }
 
 impl Group {
-    pub(super) fn new(connections: Arc<Connections>, options: Arc<StoreOptions>) -> Self {
+    pub(super) fn new(
+        connections: Arc<Connections>,
+        inline: Arc<Inline>,
+        options: Arc<StoreOptions>,
+    ) -> Self {
         let (queue, tasks) = (Mutex::default(), TaskTracker::new());
-        Group(Arc::new(Shared { connections, options, queue, tasks }))
+        Group(Arc::new(Shared { connections, inline, options, queue, tasks }))
     }
 
     pub(super) async fn append(&self, append: StreamAppend) -> Reply {
@@ -150,13 +156,13 @@ async fn lead(mut leader: Leader) {
 }
 
 async fn run(shared: &Arc<Shared>, members: Vec<Member>) {
-    let connection = match shared.connections.get().await {
+    let mut connection = match shared.connections.get().await {
         Ok(connection) => connection,
         Err(error) => return refuse_all(members, &error),
     };
     if members.len() > 1 {
         let appends: Vec<&StreamAppend> = members.iter().map(|member| &member.append).collect();
-        match append::append_group(&connection, &appends, false).await {
+        match append::append_group(&mut connection, &shared.inline, &appends, false).await {
             Ok(outcomes) => {
                 drop(connection);
                 for (member, outcome) in members.into_iter().zip(outcomes) {
@@ -173,7 +179,8 @@ async fn run(shared: &Arc<Shared>, members: Vec<Member>) {
     }
     let mut members = members.into_iter();
     while let Some(member) = members.next() {
-        let outcome = match append::append(&connection, &member.append, false).await {
+        let append = append::append(&mut connection, &shared.inline, &member.append, false);
+        let outcome = match append.await {
             Err(AppendError::Store(error)) if error.code() == Some(STREAM_BUSY) => Outcome::Busy,
             // The connection is gone for the others too.
             Err(AppendError::Store(error)) if error.is_closed() => {
@@ -235,7 +242,9 @@ impl Drop for Held {
 async fn append_waiting(mut held: Held, member: Member) {
     let shared = Arc::clone(&held.shared);
     let result = match shared.connections.get_to_wait().await {
-        Ok(connection) => append::append(&connection, &member.append, true).await,
+        Ok(mut connection) => {
+            append::append(&mut connection, &shared.inline, &member.append, true).await
+        }
         Err(error) => Err(error.into()),
     };
     let behind = held.release();

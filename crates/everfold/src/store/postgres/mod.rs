@@ -13,6 +13,7 @@ mod diagnose;
 mod error;
 mod group;
 mod import;
+mod inline;
 mod projection;
 mod read;
 pub(crate) mod schema;
@@ -42,6 +43,7 @@ pub use append::append_in;
 use connect::Connections;
 use error::code::STREAM_BUSY;
 use group::Group;
+use inline::Inline;
 #[cfg(feature = "testing")]
 pub(crate) use scratch::{create_database, drop_database, query_rows};
 use wake::Wake;
@@ -49,6 +51,7 @@ use wake::Wake;
 struct PostgresStore {
     connections: Arc<Connections>,
     group: Group,
+    inline: Arc<Inline>,
     wake: Arc<Wake>,
     options: Arc<StoreOptions>,
 }
@@ -66,8 +69,9 @@ pub(super) async fn open(
     schema::check_revision(&connections).await?;
     diagnose::assert_safe(&connections).await?;
     let wake = Arc::new(Wake::new(&connections, &options));
-    let group = Group::new(Arc::clone(&connections), Arc::clone(&options));
-    Ok(Arc::new(PostgresStore { connections, group, wake, options }))
+    let inline = Arc::new(Inline::new(Arc::clone(&options.upcasters)));
+    let group = Group::new(Arc::clone(&connections), Arc::clone(&inline), Arc::clone(&options));
+    Ok(Arc::new(PostgresStore { connections, group, inline, wake, options }))
 }
 
 impl PostgresStore {
@@ -84,22 +88,22 @@ impl PostgresStore {
 
     /// Waits for a stream that somebody else holds only where others are not held up by it.
     async fn append_alone(&self, append: StreamAppend) -> Result<Appended, AppendError> {
-        let connection = self.connections.get().await?;
-        match append::append(&connection, &append, false).await {
+        let mut connection = self.connections.get().await?;
+        match append::append(&mut connection, &self.inline, &append, false).await {
             Err(AppendError::Store(error)) if error.code() == Some(STREAM_BUSY) => {}
             outcome => return outcome,
         }
         drop(connection);
-        let connection = self.connections.get_to_wait().await?;
-        append::append(&connection, &append, true).await
+        let mut connection = self.connections.get_to_wait().await?;
+        append::append(&mut connection, &self.inline, &append, true).await
     }
 
     async fn append_many(
         &self,
         appends: Vec<StreamAppend>,
     ) -> Result<Vec<Result<Appended, AppendError>>, AppendError> {
-        let connection = self.connections.get_to_wait().await?;
-        let outcomes = append::append_many(&connection, &appends).await?;
+        let mut connection = self.connections.get_to_wait().await?;
+        let outcomes = append::append_many(&mut connection, &self.inline, &appends).await?;
         self.wake.appended();
         Ok(outcomes)
     }

@@ -1,6 +1,10 @@
 //! Projections on this store.
 
 use super::PostgresStore;
-use crate::store::ProjectionBackend;
+use crate::store::{Carried, ProjectionBackend};
 
-impl ProjectionBackend for PostgresStore {}
+impl ProjectionBackend for PostgresStore {
+    fn carry(&self, carried: Carried) {
+        self.inline.carry(carried);
+    }
+}

@@ -1,0 +1,195 @@
+//! Inline projections in Rust: applied by this client, in the append's own transaction.
+//!
+//! ```text
+//!   BEGIN, append_group(…, carries) ──> what is ours to apply: events as stored, documents as they are
+//!   fold documents, run handlers
+//!   write documents, COMMIT
+//! ```
+//!
+//! Each line is one round trip. Whatever happens before the COMMIT leaves nothing behind; whether a
+//! COMMIT whose answer was lost got through is found out by appending the same ids again.
+
+mod due;
+mod fold;
+mod handler;
+mod write;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, RwLock};
+
+use tokio_postgres::Row;
+
+use super::append::{GroupCall, Outcome, outcomes};
+use super::connect::{Connection, QueryError};
+use super::error::{append_error, code};
+use crate::append::{Appended, StreamAppend};
+use crate::error::{AppendError, StoreError, StoreErrorKind};
+use crate::projection::generation::Generation;
+use crate::projection::projector::{ApplyError, Projector};
+use crate::store::Carried;
+use crate::upcast::Upcasters;
+
+use due::Due;
+use write::Write;
+
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+
+/// The inline projections in Rust that appends through this handle apply.
+pub(super) struct Inline {
+    carried: RwLock<Arc<BTreeMap<i32, Carried>>>,
+    upcasters: Arc<Upcasters>,
+}
+
+impl Inline {
+    pub(super) fn new(upcasters: Arc<Upcasters>) -> Self {
+        Inline { carried: RwLock::default(), upcasters }
+    }
+
+    pub(super) fn carry(&self, carried: Carried) {
+        // What cannot run here is left to whoever can: its events are recorded as skips.
+        if !matches!(carried.projector, Projector::Document(_) | Projector::PostgresHandler(_)) {
+            return;
+        }
+        let mut place = self.carried.write().expect("nothing panics with this locked");
+        Arc::make_mut(&mut place).insert(carried.generation.id, carried);
+    }
+
+    /// What an append that begins now applies; `None` if there is nothing.
+    pub(super) fn carries(&self) -> Option<Carries> {
+        let carried = self.carried.read().expect("nothing panics with this locked");
+        let carried = (!carried.is_empty()).then(|| Arc::clone(&carried))?;
+        Some(Carries { carried, upcasters: Arc::clone(&self.upcasters) })
+    }
+}
+
+/// What one append applies.
+pub(super) struct Carries {
+    carried: Arc<BTreeMap<i32, Carried>>,
+    upcasters: Arc<Upcasters>,
+}
+
+impl Carries {
+    /// One append, in a transaction of its own.
+    pub(super) async fn append(
+        &self,
+        connection: &mut Connection,
+        append: &StreamAppend,
+        wait: bool,
+    ) -> Result<Appended, AppendError> {
+        let mut outcomes = self.append_group(connection, &[append], wait).await?;
+        match outcomes.pop() {
+            Some(Outcome::Done(result)) => result,
+            _ => {
+                let message =
+                    format!("another transaction is appending to stream \"{}\"", append.stream);
+                let busy = StoreError::new(StoreErrorKind::Busy, message);
+                Err(busy.with_code(code::STREAM_BUSY).into())
+            }
+        }
+    }
+
+    /// Many appends in one transaction, each with its own outcome.
+    pub(super) async fn append_group(
+        &self,
+        connection: &mut Connection,
+        appends: &[&StreamAppend],
+        wait: bool,
+    ) -> Result<Vec<Outcome>, AppendError> {
+        // Until its transaction has ended, a connection that is dropped is closed.
+        connection.discard();
+        if self.has_handlers() {
+            return handler::append_group(self, connection, appends, wait).await;
+        }
+        let outcome = self.append_documents(connection, appends, wait).await;
+        match &outcome {
+            Err(AppendError::Store(error)) if error.is_transient() => {}
+            Err(_) => {
+                if connection.batch("ROLLBACK").await.is_ok() {
+                    connection.keep();
+                }
+            }
+            Ok(_) => connection.keep(),
+        }
+        outcome
+    }
+
+    fn has_handlers(&self) -> bool {
+        self.carried.values().any(|carried| !matches!(carried.projector, Projector::Document(_)))
+    }
+
+    fn ids(&self) -> Vec<i32> {
+        self.carried.keys().copied().collect()
+    }
+
+    /// Without handlers nobody but us speaks to the server, so that requests need not wait for each
+    /// other's answers.
+    async fn append_documents(
+        &self,
+        connection: &Connection,
+        appends: &[&StreamAppend],
+        wait: bool,
+    ) -> Result<Vec<Outcome>, AppendError> {
+        let (call, carries) = (GroupCall::new(appends), self.ids());
+        let (sql, params) = call.carrying(&wait, &carries);
+        // In this order: each is sent as soon as it is first polled.
+        let (begun, called) = tokio::join!(
+            biased;
+            connection.batch(BEGIN),
+            connection.try_query(sql, &params),
+        );
+        begun?;
+        let row = one_row(called, appends[0])?;
+        let due = self.due(&row)?;
+        let writes = self.fold(&due)?;
+        write::commit(connection, &writes).await?;
+        Ok(outcomes(&row, appends))
+    }
+
+    fn due(&self, row: &Row) -> Result<Due, AppendError> {
+        Ok(Due::read(row, &self.upcasters).map_err(super::error::store_error)?)
+    }
+
+    /// Folds all documents that are due.
+    fn fold(&self, due: &Due) -> Result<Vec<Write>, AppendError> {
+        let (mut writes, mut given_up) = (Vec::new(), Vec::new());
+        for (generation, positions) in &due.positions {
+            let Some(carried) = self.carried.get(generation) else { continue };
+            let Projector::Document(fold) = &carried.projector else { continue };
+            let generation = &carried.generation;
+            let folded = fold::fold(generation, fold.as_ref(), due, positions)
+                .map_err(|error| refused(generation, error))?;
+            given_up.extend(folded.given_up);
+            writes.extend(Write::documents(generation, folded.changes));
+        }
+        writes.extend(Write::given_up(given_up));
+        Ok(writes)
+    }
+}
+
+/// The error of an append that a projection refused.
+fn refused(generation: &Generation, error: ApplyError) -> AppendError {
+    match error {
+        ApplyError::Refused { message, .. } => {
+            AppendError::Projection { projection: generation.name.clone(), message }
+        }
+        ApplyError::Store(error) => error.into(),
+        ApplyError::LeaseLost => {
+            StoreError::new(StoreErrorKind::Other, "an append has no lease").into()
+        }
+    }
+}
+
+fn one_row(rows: Result<Vec<Row>, QueryError>, append: &StreamAppend) -> Result<Row, AppendError> {
+    let mut rows = match rows {
+        Ok(rows) => rows,
+        Err(QueryError::Driver(error)) => return Err(append_error(error, append)),
+        Err(error) => return Err(error.into_store_error().into()),
+    };
+    match (rows.pop(), rows.is_empty()) {
+        (Some(row), true) => Ok(row),
+        _ => {
+            let message = "the append function did not return one row";
+            Err(StoreError::new(StoreErrorKind::Other, message).into())
+        }
+    }
+}

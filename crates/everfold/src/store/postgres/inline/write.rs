@@ -1,0 +1,219 @@
+//! What an append writes beside its events, and the end of its transaction.
+
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, join_all};
+use tokio_postgres::types::Type;
+use tokio_postgres::{Row, Transaction};
+
+use super::super::connect::{Connection, Param, QueryError};
+use super::super::error::store_error;
+use super::super::types::JsonText;
+use super::fold::{GivenUp, Why};
+use crate::error::StoreError;
+use crate::projection::generation::Generation;
+use crate::projection::projector::DocumentChange;
+
+const GIVE_UP: &str = include_str!("../../../../sql/postgres/statements/give_up_inline.sql");
+
+/// Whatever runs a statement inside the append's transaction.
+pub(super) trait Run: Sync {
+    fn run<'a>(
+        &'a self,
+        sql: &'a str,
+        params: &'a [Param<'a>],
+    ) -> BoxFuture<'a, Result<Vec<Row>, QueryError>>;
+}
+
+impl Run for Connection {
+    fn run<'a>(
+        &'a self,
+        sql: &'a str,
+        params: &'a [Param<'a>],
+    ) -> BoxFuture<'a, Result<Vec<Row>, QueryError>> {
+        self.try_query(sql, params).boxed()
+    }
+}
+
+/// A transaction that handlers take part in.
+pub(super) struct InTransaction<'a> {
+    pub(super) transaction: &'a Transaction<'a>,
+    pub(super) timeout: Duration,
+}
+
+impl InTransaction<'_> {
+    pub(super) async fn batch(&self, sql: &str) -> Result<(), StoreError> {
+        match tokio::time::timeout(self.timeout, self.transaction.batch_execute(sql)).await {
+            Ok(outcome) => outcome.map_err(store_error),
+            Err(_) => Err(QueryError::NoAnswer(self.timeout).into_store_error()),
+        }
+    }
+}
+
+impl Run for InTransaction<'_> {
+    fn run<'a>(
+        &'a self,
+        sql: &'a str,
+        params: &'a [Param<'a>],
+    ) -> BoxFuture<'a, Result<Vec<Row>, QueryError>> {
+        let answer = self.transaction.query_typed(sql, params);
+        async move {
+            match tokio::time::timeout(self.timeout, answer).await {
+                Ok(outcome) => outcome.map_err(QueryError::Driver),
+                Err(_) => Err(QueryError::NoAnswer(self.timeout)),
+            }
+        }
+        .boxed()
+    }
+}
+
+/// One statement with its parameters.
+pub(super) enum Write {
+    Documents { sql: String, rows: Documents },
+    Deleted { sql: String, keys: Vec<String> },
+    GivenUp(Vec<GivenUp>),
+}
+
+/// Documents column by column.
+#[derive(Default)]
+pub(super) struct Documents {
+    keys: Vec<String>,
+    documents: Vec<String>,
+    positions: Vec<i64>,
+    stream_versions: Vec<i64>,
+}
+
+impl Write {
+    /// Documents that changed, sorted by key, and those that are gone.
+    pub(super) fn documents(generation: &Generation, changes: Vec<DocumentChange>) -> Vec<Write> {
+        let (mut rows, mut deleted) = (Documents::default(), Vec::new());
+        for change in changes {
+            let DocumentChange { key, document, position, stream_version } = change;
+            let Some(document) = document else {
+                deleted.push(key);
+                continue;
+            };
+            rows.keys.push(key);
+            rows.documents.push(document);
+            rows.positions.push(position.to_stored());
+            rows.stream_versions.push(stream_version.to_stored());
+        }
+        let table = table(generation);
+        let mut writes = Vec::new();
+        if !rows.keys.is_empty() {
+            let sql = format!(
+                "INSERT INTO {table} AS d (key, document, position, stream_version) \
+                 SELECT * FROM unnest($1::text[], $2::jsonb[], $3::bigint[], $4::bigint[]) \
+                 ON CONFLICT (key) DO UPDATE SET document = EXCLUDED.document, \
+                 position = EXCLUDED.position, stream_version = EXCLUDED.stream_version"
+            );
+            writes.push(Write::Documents { sql, rows });
+        }
+        if !deleted.is_empty() {
+            let sql = format!("DELETE FROM {table} WHERE key = ANY ($1::text[])");
+            writes.push(Write::Deleted { sql, keys: deleted });
+        }
+        writes
+    }
+
+    pub(super) fn given_up(given_up: Vec<GivenUp>) -> Option<Write> {
+        (!given_up.is_empty()).then_some(Write::GivenUp(given_up))
+    }
+
+    /// Sends the statement as soon as it is polled, if it was prepared before.
+    pub(super) async fn send(&self, session: &impl Run) -> Result<(), QueryError> {
+        match self {
+            Write::Documents { sql, rows } => {
+                let documents: Vec<JsonText<'_>> =
+                    rows.documents.iter().map(|json| JsonText::new(json)).collect();
+                let params: [Param<'_>; 4] = [
+                    (&rows.keys, Type::TEXT_ARRAY),
+                    (&documents, Type::JSONB_ARRAY),
+                    (&rows.positions, Type::INT8_ARRAY),
+                    (&rows.stream_versions, Type::INT8_ARRAY),
+                ];
+                session.run(sql, &params).await.map(drop)
+            }
+            Write::Deleted { sql, keys } => {
+                session.run(sql, &[(keys, Type::TEXT_ARRAY)]).await.map(drop)
+            }
+            Write::GivenUp(given_up) => send_given_up(session, given_up).await,
+        }
+    }
+
+    /// The statement, with the types of its parameters.
+    fn statement(&self) -> (&str, Vec<Type>) {
+        match self {
+            Write::Documents { sql, .. } => {
+                let numbers = [Type::INT8_ARRAY, Type::INT8_ARRAY];
+                (sql, [Type::TEXT_ARRAY, Type::JSONB_ARRAY].into_iter().chain(numbers).collect())
+            }
+            Write::Deleted { sql, .. } => (sql, vec![Type::TEXT_ARRAY]),
+            Write::GivenUp(_) => (GIVE_UP, GIVEN_UP_TYPES.to_vec()),
+        }
+    }
+}
+
+const GIVEN_UP_TYPES: [Type; 6] = [
+    Type::INT4_ARRAY,
+    Type::INT8_ARRAY,
+    Type::TEXT_ARRAY,
+    Type::INT8_ARRAY,
+    Type::TEXT_ARRAY,
+    Type::BOOL_ARRAY,
+];
+
+async fn send_given_up(session: &impl Run, given_up: &[GivenUp]) -> Result<(), QueryError> {
+    let generations: Vec<i32> = given_up.iter().map(|event| event.generation).collect();
+    let positions: Vec<i64> = given_up.iter().map(|event| event.position.to_stored()).collect();
+    let keys: Vec<&str> = given_up.iter().map(|event| event.key.as_str()).collect();
+    let behind = |event: &GivenUp| match event.why {
+        Why::Behind(failed) => Some(failed.to_stored()),
+        _ => None,
+    };
+    let error = |event: &GivenUp| match &event.why {
+        Why::Failed(message) | Why::LeftOut(message) => Some(message.clone()),
+        Why::Behind(_) => None,
+    };
+    let behind: Vec<Option<i64>> = given_up.iter().map(behind).collect();
+    let errors: Vec<Option<String>> = given_up.iter().map(error).collect();
+    let left_out: Vec<bool> =
+        given_up.iter().map(|event| matches!(event.why, Why::LeftOut(_))).collect();
+    let [a, b, c, d, e, f] = GIVEN_UP_TYPES;
+    let params: [Param<'_>; 6] = [
+        (&generations, a),
+        (&positions, b),
+        (&keys, c),
+        (&behind, d),
+        (&errors, e),
+        (&left_out, f),
+    ];
+    session.run(GIVE_UP, &params).await.map(drop)
+}
+
+/// So many writes are sent without waiting for the answers.
+const PIPELINED_MAX: usize = 16;
+
+/// Writes and commits, without waiting in between. A write that fails makes the COMMIT a rollback.
+pub(super) async fn commit(connection: &Connection, writes: &[Write]) -> Result<(), StoreError> {
+    let (first, last) = writes.split_at(writes.len().saturating_sub(PIPELINED_MAX));
+    for write in first {
+        write.send(connection).await.map_err(QueryError::into_store_error)?;
+    }
+    // A statement that is not prepared yet would be sent behind the COMMIT.
+    for write in last {
+        let (sql, types) = write.statement();
+        connection.prepare(sql, &types).await.map_err(QueryError::into_store_error)?;
+    }
+    let writing = join_all(last.iter().map(|write| write.send(connection)));
+    let (written, committed) = tokio::join!(biased; writing, connection.batch("COMMIT"));
+    written.into_iter().collect::<Result<(), _>>().map_err(QueryError::into_store_error)?;
+    committed
+}
+
+fn table(generation: &Generation) -> String {
+    let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
+    let name = generation.tables.first().map_or(generation.name.as_str(), String::as_str);
+    format!("{}.{}", quoted(&generation.home), quoted(name))
+}
