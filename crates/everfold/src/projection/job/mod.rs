@@ -11,6 +11,8 @@
 mod apply;
 mod batch;
 mod drain;
+#[cfg(feature = "sqlite")]
+pub(crate) mod inline;
 mod page;
 mod retry;
 
@@ -53,6 +55,9 @@ pub(crate) enum Task {
     Drain { lease: Lease, events_max: usize, actor: String },
     /// The same for few events, after retrying has not helped.
     CarefulDrain { lease: Lease, actor: String, attempts: u32 },
+    /// Applies events of an append, in its transaction.
+    #[cfg(feature = "sqlite")]
+    Inline { positions: Vec<Position> },
     /// Tries a dead letter again, and what waits behind it.
     Retry { position: Position, actor: String },
     /// Gives a dead letter up, and applies what waits behind it.
@@ -66,6 +71,8 @@ impl Task {
             Task::Batch { .. } | Task::NoteFailure { .. } => "",
             #[cfg(feature = "testing")]
             Task::Rehearsal { .. } => "",
+            #[cfg(feature = "sqlite")]
+            Task::Inline { .. } => "append",
             Task::CarefulBatch { actor, .. }
             | Task::Drain { actor, .. }
             | Task::CarefulDrain { actor, .. }
@@ -126,6 +133,8 @@ impl Job {
             Task::CarefulDrain { lease, attempts, .. } => {
                 self.careful_drain(unit, lease, *attempts).await
             }
+            #[cfg(feature = "sqlite")]
+            Task::Inline { positions } => self.inline(unit, positions).await,
             Task::Retry { position, .. } => self.retry(unit, *position, None).await,
             Task::Discard { position, reason, .. } => {
                 self.retry(unit, *position, Some(reason)).await

@@ -11,9 +11,10 @@ use uuid::Uuid;
 use super::connection::run;
 use super::error::{append_error, append_in_error, store_error};
 use super::json::same_json;
+use super::projection::{Arrived, Inline, Projections};
 use crate::append::{Appended, StreamAppend};
 use crate::error::{AppendError, StoreError};
-use crate::options::Limits;
+use crate::options::{Limits, StoreOptions};
 use crate::{NewEvent, Position, StreamId, Version};
 
 const INSERT_EVENT: &str = include_str!("../../../sql/sqlite/statements/insert_event.sql");
@@ -27,6 +28,9 @@ const FIND_EVENT: &str = include_str!("../../../sql/sqlite/statements/find_event
 /// The transaction should be begun with `BEGIN IMMEDIATE`, as below. One that has read before and
 /// cannot be made a writing one, because others have written since, gets an error that is
 /// transient ([`AppendError::is_transient`]): roll it back, begin it anew and try again.
+///
+/// Inline projections in SQL are applied in the same transaction. Those in Rust are not: what they
+/// are owed is noted, and a [`Runner`](crate::Runner) that carries them applies it soon.
 ///
 /// The bounds of [`Limits::default`] hold. An append that is refused changes nothing, and the
 /// transaction can go on. Followers notice the events when they next look, within
@@ -64,13 +68,17 @@ pub fn append_in(
     append.check(&Limits::default())?;
     // Before the first read: a transaction that has not read yet waits here for its turn.
     run(transaction, TAKE_WRITE_LOCK).map_err(append_in_error)?;
-    append_one(transaction, append)
+    let projections = Projections::new(&StoreOptions::default());
+    let inline = projections.inline(transaction).map_err(append_error)?;
+    append_one(transaction, append, &inline)
 }
 
-/// Appends to one stream, all events or none. The transaction holds the write lock.
+/// Appends to one stream, all events or none, and what inline projections make of them. The
+/// transaction holds the write lock.
 pub(super) fn append_one(
     connection: &Connection,
     append: &StreamAppend,
+    inline: &Inline<'_>,
 ) -> Result<Appended, AppendError> {
     let actual = stream_version(connection, &append.stream).map_err(append_error)?;
     if !append.expected.accepts(actual) {
@@ -80,17 +88,36 @@ pub(super) fn append_one(
             actual,
         });
     }
+    let wanted = inline.wants(append.events.iter().map(|event| event.event_type.as_str()));
     let inserted = match append.events.as_slice() {
         // One statement stores its row or does not; it needs no savepoint.
-        [event] => {
+        [event] if !wanted => {
             insert(connection, &append.stream, actual.next(), event).map_err(append_error)?
         }
-        _ => in_savepoint(connection, || insert_all(connection, append, actual))?,
+        _ => in_savepoint(connection, || {
+            let Some((appended, positions)) = insert_all(connection, append, actual)? else {
+                return Ok(None);
+            };
+            if wanted {
+                inline.apply(&arrived(append, &positions))?;
+            }
+            Ok(Some(appended))
+        })?,
     };
     match inserted {
         Some(appended) => Ok(appended),
         None => find_repeat(connection, append)?.ok_or_else(|| id_twice(append)),
     }
+}
+
+fn arrived<'a>(append: &'a StreamAppend, positions: &[Position]) -> Vec<Arrived<'a>> {
+    let stream_id = append.stream.as_str();
+    let arrived = |(event, &position): (&'a NewEvent, &Position)| Arrived {
+        position,
+        stream_id,
+        event_type: &event.event_type,
+    };
+    append.events.iter().zip(positions).map(arrived).collect()
 }
 
 /// The version of a stream, 0 if it does not exist.
@@ -104,23 +131,24 @@ pub(super) fn stream_version(
     Ok(version.map_or(Version::NONE, Version::from_stored))
 }
 
-/// Inserts every event; `None` as soon as one has an id that is known.
+/// Inserts every event and says where they stand; `None` as soon as one has an id that is known.
 fn insert_all(
     connection: &Connection,
     append: &StreamAppend,
     actual: Version,
-) -> Result<Option<Appended>, rusqlite::Error> {
+) -> Result<Option<(Appended, Vec<Position>)>, AppendError> {
+    let mut positions = Vec::with_capacity(append.events.len());
     let mut whole: Option<Appended> = None;
     let mut version = actual;
     for event in &append.events {
         version = version.next();
-        let Some(one) = insert(connection, &append.stream, version, event)? else {
-            return Ok(None);
-        };
+        let one = insert(connection, &append.stream, version, event).map_err(append_error)?;
+        let Some(one) = one else { return Ok(None) };
+        positions.push(one.last_position);
         let first_position = whole.map_or(one.first_position, |whole| whole.first_position);
         whole = Some(Appended { first_position, ..one });
     }
-    Ok(whole)
+    Ok(whole.map(|whole| (whole, positions)))
 }
 
 /// Inserts one event; `None` if its id is known.
@@ -183,22 +211,22 @@ pub(super) fn insert_row(
     Ok((changed == 1).then(|| Position::from_stored(connection.last_insert_rowid())))
 }
 
-/// Runs an insert of several rows so that it stores all or none: anything but `Some` undoes it.
+/// Runs the work of one append so that it stores all or nothing: anything but `Some` undoes it.
 fn in_savepoint(
     connection: &Connection,
-    work: impl FnOnce() -> Result<Option<Appended>, rusqlite::Error>,
+    work: impl FnOnce() -> Result<Option<Appended>, AppendError>,
 ) -> Result<Option<Appended>, AppendError> {
     run(connection, "SAVEPOINT everfold_append").map_err(append_error)?;
     let outcome = work();
     // An error may have ended the whole transaction, and the savepoint with it.
     if connection.is_autocommit() {
-        return outcome.map_err(append_error);
+        return outcome;
     }
     if !matches!(outcome, Ok(Some(_))) {
         run(connection, "ROLLBACK TO everfold_append").map_err(append_error)?;
     }
     run(connection, "RELEASE everfold_append").map_err(append_error)?;
-    outcome.map_err(append_error)
+    outcome
 }
 
 /// What is stored under an id.

@@ -9,8 +9,8 @@ use super::error::{open_error, read_only, store_error};
 use crate::error::{OpenError, StoreError, StoreErrorKind};
 use crate::options::Durability;
 
-/// More statements than one connection ever runs.
-const STATEMENTS_MAX: usize = 64;
+/// More statements than one connection runs, unless there are very many projections.
+const STATEMENTS_MAX: usize = 256;
 
 /// How long SQLite itself waits for the write lock before [`begin_immediate`] asks again. Its own
 /// waits grow to 100 ms, in which a busy neighbour commits many times; short ones get a turn.

@@ -6,8 +6,9 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
 
 use super::append::{Row, find_event, insert_row, stream_version};
 use super::error::{constraint, rule, store_error};
+use super::projection::{Arrived, Inline, InlineError};
 use super::read::high_water_mark;
-use crate::error::{ImportError, StoreError};
+use crate::error::{ImportError, StoreError, StoreErrorKind};
 use crate::import::{ImportChunk, ImportLine, ImportProgress, ImportedChunk};
 use crate::{Position, StreamId, Version};
 
@@ -38,6 +39,7 @@ pub(super) fn progress(
 pub(super) fn import_chunk(
     connection: &Connection,
     chunk: &ImportChunk,
+    inline: &Inline<'_>,
 ) -> Result<ImportedChunk, ImportError> {
     advance(connection, chunk)?;
     let mut importing = Importing {
@@ -46,10 +48,30 @@ pub(super) fn import_chunk(
         versions: HashMap::new(),
         done: ImportedChunk { stored: 0, repeated: 0 },
     };
+    let mut arrived = Vec::new();
     for line in &chunk.lines {
-        importing.store(line)?;
+        if let Some(position) = importing.store(line)? {
+            let (stream_id, event_type) = (line.stream_id.as_str(), line.event_type.as_str());
+            arrived.push(Arrived { position, stream_id, event_type });
+        }
     }
+    inline.apply(&arrived).map_err(|error| refused(chunk, error))?;
     Ok(importing.done)
+}
+
+/// A chunk that an inline projection refuses is not stored.
+fn refused(chunk: &ImportChunk, error: InlineError) -> ImportError {
+    match error {
+        InlineError::Store(error) => error.into(),
+        InlineError::Refused { projection, message } => {
+            let message = format!(
+                "inline projection \"{projection}\" refused an event: {message}; the lines from {} \
+                 on were not imported",
+                chunk.lines.first().map_or(0, |line| line.line),
+            );
+            StoreError::new(StoreErrorKind::Other, message).into()
+        }
+    }
 }
 
 /// Moves the progress, if it still stands where this import thinks.
@@ -85,7 +107,8 @@ struct Importing<'a> {
 }
 
 impl Importing<'_> {
-    fn store(&mut self, line: &ImportLine) -> Result<(), ImportError> {
+    /// Stores a line and says where; `None` if it was stored before.
+    fn store(&mut self, line: &ImportLine) -> Result<Option<Position>, ImportError> {
         let version = self.version(line)?.next();
         let row = Row {
             stream_id: &line.stream_id,
@@ -98,8 +121,8 @@ impl Importing<'_> {
             recorded_at: line.recorded_at,
         };
         match insert_row(self.connection, &row) {
-            Ok(Some(_)) => self.stored(line, version),
-            Ok(None) => self.repeated(line),
+            Ok(Some(position)) => self.stored(line, version).map(|()| Some(position)),
+            Ok(None) => self.repeated(line).map(|()| None),
             Err(error) => Err(line_error(line, error)),
         }
     }

@@ -69,7 +69,12 @@ pub(crate) async fn open(
         let connection = open_writer(&path, &options)?;
         let hint = Arc::new(Notify::new());
         let projections = Arc::new(Projections::new(&options));
-        let writer = Arc::new(Writer::start(connection, &options, Arc::clone(&hint))?);
+        let writer = Arc::new(Writer::start(
+            connection,
+            Arc::clone(&projections),
+            &options,
+            Arc::clone(&hint),
+        )?);
         let pool = ReadPool::new(path.clone(), &options);
         Ok(SqliteStore { pool, writer, projections, hint, path, options })
     });
@@ -110,8 +115,10 @@ impl SqliteStore {
         appends: Vec<StreamAppend>,
     ) -> Result<Vec<Result<Appended, AppendError>>, AppendError> {
         let patience = self.options.request_timeout;
-        let work =
-            move |connection: &Connection| writer::append_all(connection, &appends, patience);
+        let projections = Arc::clone(&self.projections);
+        let work = move |connection: &Connection| {
+            writer::append_all(connection, &projections, &appends, patience)
+        };
         Ok(self.writer.run(work).await??)
     }
 
@@ -134,16 +141,18 @@ impl SqliteStore {
 /// There is one writer, so there is nothing to get ready before its turn.
 struct Staged {
     writer: Arc<Writer>,
+    projections: Arc<Projections>,
     patience: Duration,
     chunk: ImportChunk,
 }
 
 impl StagedImport for Staged {
     fn store(self: Box<Self>) -> BoxFuture<'static, Result<ImportedChunk, ImportError>> {
-        let Staged { writer, patience, chunk } = *self;
+        let Staged { writer, projections, patience, chunk } = *self;
         let work = move |connection: &Connection| {
             connection::in_transaction(connection, patience, |connection| {
-                import::import_chunk(connection, &chunk)
+                let inline = projections.inline(connection).map_err(store_error)?;
+                import::import_chunk(connection, &chunk, &inline)
             })
         };
         async move { writer.run(work).await? }.boxed()
@@ -212,7 +221,9 @@ impl Backend for SqliteStore {
 
     fn stage_import(&self, chunk: ImportChunk) -> BoxFuture<'_, Box<dyn StagedImport>> {
         let (writer, patience) = (Arc::clone(&self.writer), self.options.request_timeout);
-        let staged: Box<dyn StagedImport> = Box::new(Staged { writer, patience, chunk });
+        let projections = Arc::clone(&self.projections);
+        let staged: Box<dyn StagedImport> =
+            Box::new(Staged { writer, projections, patience, chunk });
         std::future::ready(staged).boxed()
     }
 

@@ -26,6 +26,8 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::append::{append_one, for_member};
 use super::connection::in_transaction;
+use super::error::store_error;
+use super::projection::Projections;
 use crate::append::{Appended, StreamAppend};
 use crate::error::{AppendError, StoreError, StoreErrorKind};
 use crate::options::StoreOptions;
@@ -63,6 +65,7 @@ impl Writer {
     /// Starts the thread. `hint` is notified after every commit.
     pub(super) fn start(
         connection: Connection,
+        projections: Arc<Projections>,
         options: &StoreOptions,
         hint: Arc<Notify>,
     ) -> Result<Self, StoreError> {
@@ -70,6 +73,7 @@ impl Writer {
         let (queue, requests) = mpsc::channel(capacity.min(tokio::sync::Semaphore::MAX_PERMITS));
         let thread = WriterThread {
             connection,
+            projections,
             requests,
             next: None,
             jobs: VecDeque::new(),
@@ -173,6 +177,7 @@ fn ended() -> StoreError {
 
 struct WriterThread {
     connection: Connection,
+    projections: Arc<Projections>,
     requests: mpsc::Receiver<Request>,
     /// Taken from the queue, and no part of the group at hand.
     next: Option<Request>,
@@ -274,7 +279,7 @@ impl WriterThread {
     fn append_group(&self, group: Vec<Member>) {
         let (appends, answers): (Vec<StreamAppend>, Vec<_>) =
             group.into_iter().map(|member| (member.append, member.answer)).unzip();
-        let outcomes = append_each(&self.connection, &appends, self.patience);
+        let outcomes = append_each(&self.connection, &self.projections, &appends, self.patience);
         let stored = outcomes.iter().any(Result::is_ok);
         for (answer, outcome) in answers.into_iter().zip(outcomes) {
             // Whoever does not wait any more knows that the outcome is unknown.
@@ -289,10 +294,11 @@ impl WriterThread {
 /// Appends all in one transaction; should that fail as a whole, each in one of its own.
 fn append_each(
     connection: &Connection,
+    projections: &Projections,
     appends: &[StreamAppend],
     patience: Duration,
 ) -> Vec<Outcome> {
-    match append_all(connection, appends, patience) {
+    match append_all(connection, projections, appends, patience) {
         Ok(outcomes) => outcomes,
         // The lock is not to be had: for none of them.
         Err(error) if appends.len() == 1 || error.kind() == StoreErrorKind::Busy => {
@@ -300,7 +306,8 @@ fn append_each(
         }
         Err(error) => {
             tracing::warn!(%error, "a group of appends failed, trying each by itself");
-            appends.chunks(1).flat_map(|alone| append_each(connection, alone, patience)).collect()
+            let alone = |alone| append_each(connection, projections, alone, patience);
+            appends.chunks(1).flat_map(alone).collect()
         }
     }
 }
@@ -308,13 +315,15 @@ fn append_each(
 /// Appends all in one transaction, each with its own outcome, in their order.
 pub(super) fn append_all(
     connection: &Connection,
+    projections: &Projections,
     appends: &[StreamAppend],
     patience: Duration,
 ) -> Result<Vec<Outcome>, StoreError> {
     in_transaction(connection, patience, |connection| {
+        let inline = projections.inline(connection).map_err(store_error)?;
         let mut outcomes = Vec::with_capacity(appends.len());
         for append in appends {
-            let outcome = append_one(connection, append);
+            let outcome = append_one(connection, append, &inline);
             if let Err(AppendError::Store(error)) = &outcome {
                 // Not this member's fault alone if SQLite gave up the whole transaction for it.
                 if connection.is_autocommit() {
@@ -336,7 +345,8 @@ mod tests {
     async fn panic_of_the_writer_is_an_error_for_callers() {
         let connection = Connection::open_in_memory().unwrap();
         let options = StoreOptions::default();
-        let writer = Writer::start(connection, &options, Arc::default()).unwrap();
+        let projections = Arc::new(Projections::new(&options));
+        let writer = Writer::start(connection, projections, &options, Arc::default()).unwrap();
         let error = writer.run(|_| panic!("on purpose")).await.map(|(): ()| ()).unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Closed);
 

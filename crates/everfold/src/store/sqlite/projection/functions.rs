@@ -9,7 +9,7 @@ use crate::projection::key::{Key, KeyField, shard_of};
 
 /// Registers `everfold_in_shard(fields, shards, shard, position, stream_id, type, data, metadata)`:
 /// whether an event belongs to a shard. The key is the one that Rust computes, because it is Rust
-/// that computes it. An event without a key belongs to shard 0, which refuses it.
+/// that computes it. An event without a key belongs to the shard of the empty key, which refuses it.
 pub(in crate::store::sqlite) fn register(connection: &Connection) -> Result<(), Error> {
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     connection.create_scalar_function("everfold_in_shard", 8, flags, in_shard)
@@ -31,7 +31,7 @@ fn in_shard(context: &Context<'_>) -> Result<bool, Error> {
     let [stream_id, event_type, data, metadata] = [text(4)?, text(5)?, text(6)?, text(7)?];
     match key.of_parts(stream_id, event_type, data, metadata) {
         Some(key) => Ok(shard_of(&key, shards) == shard),
-        None if shard == 0 => {
+        None if shard_of("", shards) == shard => {
             let position: i64 = context.get(3)?;
             let message = format!("event {position}: {}", key_is_missing(&key));
             Err(Error::UserFunctionError(message.into()))

@@ -15,6 +15,7 @@ mod apply;
 mod differences;
 mod documents;
 mod functions;
+mod inline;
 mod lease;
 mod names;
 mod operate;
@@ -25,8 +26,9 @@ mod states;
 mod tables;
 mod unit;
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use futures::executor::block_on;
@@ -51,7 +53,9 @@ use crate::store::{
     Carried, DocumentQuery, Heads, ProjectionBackend, Reach, Registration, StatusChange,
     StoredDocument, Tick,
 };
+use crate::upcast::Upcasters;
 pub(super) use functions::register as register_functions;
+pub(super) use inline::{Arrived, Inline, InlineError};
 use plan::Plans;
 use unit::SqliteUnit;
 
@@ -64,6 +68,9 @@ pub(super) struct Projections {
     plans: Plans,
     /// Inline projections in Rust that appends through this handle apply.
     carried: RwLock<Vec<Carried>>,
+    /// Inline generations, as last read.
+    inline: Mutex<HashMap<i32, Arc<Generation>>>,
+    upcasters: Arc<Upcasters>,
     bytes_max: usize,
 }
 
@@ -72,6 +79,8 @@ impl Projections {
         Projections {
             plans: Plans::default(),
             carried: RwLock::default(),
+            inline: Mutex::default(),
+            upcasters: Arc::clone(&options.upcasters),
             bytes_max: options.page_bytes_max,
         }
     }
@@ -81,10 +90,7 @@ impl Projections {
         in_transaction(connection, ENGINE_PATIENCE, |connection| {
             let mut unit = SqliteUnit { connection, plans: &self.plans, bytes_max: self.bytes_max };
             let outcome = catch_unwind(AssertUnwindSafe(|| block_on(job.run(&mut unit))));
-            outcome.unwrap_or_else(|panic| {
-                let message = format!("the job panicked: {}", panic_message(panic.as_ref()));
-                Err(ApplyError::Refused { message, position: None })
-            })
+            outcome.unwrap_or_else(|panic| Err(unit::panicked(panic_message(panic.as_ref()))))
         })
     }
 }

@@ -121,7 +121,9 @@ fn batch(condition: &str, one_shard: bool, upcasters: &[SqlUpcaster], frame: &Fr
     );
     if let Some(types) = frame.event_types {
         let types: Vec<String> = types.iter().map(|name| literal(name)).collect();
-        sql.push_str(&format!(" AND type IN ({})", types.join(", ")));
+        // Positions are found by themselves; the plus keeps the index of types out.
+        let column = if one_shard { "type" } else { "+type" };
+        sql.push_str(&format!(" AND {column} IN ({})", types.join(", ")));
     }
     // A key of fields is looked at also where there is one shard: it may be missing.
     if one_shard && (frame.shards > 1 || matches!(frame.key, Key::Fields(_))) {

@@ -55,6 +55,11 @@ pub(super) fn failed(error: rusqlite::Error) -> ApplyError {
     ApplyError::Store(store_error(error))
 }
 
+/// A job that panicked outside the projection's own code, which is guarded by itself.
+pub(super) fn panicked(said: &str) -> ApplyError {
+    ApplyError::Refused { message: format!("the job panicked: {said}"), position: None }
+}
+
 impl SqliteUnit<'_> {
     /// Runs one of the engine's own statements and returns how many rows it changed.
     fn execute(&self, sql: &str, params: impl rusqlite::Params) -> Result<usize, ApplyError> {
