@@ -16,6 +16,7 @@ mod limits;
 mod model;
 mod open;
 mod read;
+mod register;
 mod repeat;
 mod roles;
 mod schema;
