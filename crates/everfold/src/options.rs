@@ -100,6 +100,8 @@ pub struct StoreOptions {
     pub retry_delay: Duration,
     /// Most connections (PostgreSQL) or reading connections (SQLite): 8, at least 2.
     pub pool_size: usize,
+    /// Most connections for runners and registrations, apart from those above: 4. PostgreSQL only.
+    pub runner_pool_size: usize,
     /// Longest wait for a connection: 10 s.
     pub connect_timeout: Duration,
     /// Longest wait for the answer to one request, and on SQLite for another process's lock: 60 s.
@@ -142,6 +144,7 @@ impl Default for StoreOptions {
             append_retries_max: 8,
             retry_delay: Duration::from_millis(20),
             pool_size: 8,
+            runner_pool_size: 4,
             connect_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(60),
             page_events_max: 2_000,
@@ -189,6 +192,7 @@ impl StoreOptions {
             });
         }
         in_range("pool_size", self.pool_size, 2, 1 << 20)?;
+        in_range("runner_pool_size", self.runner_pool_size, 1, 1 << 20)?;
         let durations = [
             ("poll_min", self.poll_min),
             ("poll_max", self.poll_max),

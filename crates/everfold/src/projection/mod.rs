@@ -15,6 +15,7 @@
 
 pub(crate) mod builder;
 pub(crate) mod definition;
+pub(crate) mod differences;
 pub(crate) mod document;
 mod folder;
 pub(crate) mod generation;

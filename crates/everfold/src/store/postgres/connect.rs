@@ -43,23 +43,27 @@ impl Connections {
             Pooler::Detect => detect(&target, options.connect_timeout).await?,
             told => told,
         };
-        let config = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let manager = Manager::from_config(target.config().clone(), target.tls(), config);
-        let pool = Pool::builder(manager)
-            .max_size(options.pool_size)
-            .runtime(Runtime::Tokio1)
-            .wait_timeout(Some(options.connect_timeout))
-            .create_timeout(Some(options.connect_timeout))
-            .build()
-            .expect("a pool with a runtime can have timeouts");
         Ok(Connections {
-            pool,
+            pool: pool(&target, options.pool_size, options.connect_timeout),
             target,
             named_statements: pooler != Pooler::Transaction,
             connect_timeout: options.connect_timeout,
             request_timeout: options.request_timeout,
             waiting: Arc::new(Semaphore::new((options.pool_size / 2).max(1))),
         })
+    }
+
+    /// A pool of its own to the same place, for work that must not take connections away from
+    /// others. None is made before it is needed.
+    pub(super) fn apart(&self, size: usize) -> Connections {
+        Connections {
+            pool: pool(&self.target, size, self.connect_timeout),
+            target: self.target.clone(),
+            named_statements: self.named_statements,
+            connect_timeout: self.connect_timeout,
+            request_timeout: self.request_timeout,
+            waiting: Arc::new(Semaphore::new((size / 2).max(1))),
+        }
     }
 
     /// A connection for a statement that may wait for other transactions. There are fewer of
@@ -135,6 +139,18 @@ impl Connections {
     }
 }
 
+fn pool(target: &Target, size: usize, timeout: Duration) -> Pool {
+    let config = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+    let manager = Manager::from_config(target.config().clone(), target.tls(), config);
+    Pool::builder(manager)
+        .max_size(size)
+        .runtime(Runtime::Tokio1)
+        .wait_timeout(Some(timeout))
+        .create_timeout(Some(timeout))
+        .build()
+        .expect("a pool with a runtime can have timeouts")
+}
+
 /// A connection out of the pool; dropping it gives it back, or closes it if it is broken.
 pub(super) struct Connection {
     object: Option<Object>,
@@ -167,6 +183,10 @@ impl Connection {
 
     pub(super) fn client(&self) -> &Object {
         self.object.as_ref().expect("a connection has its client until it is dropped")
+    }
+
+    pub(super) fn named_statements(&self) -> bool {
+        self.named_statements
     }
 
     /// Runs a statement with typed parameters. The error is the driver's, for callers that read

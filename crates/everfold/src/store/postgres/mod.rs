@@ -50,6 +50,8 @@ use wake::Wake;
 
 struct PostgresStore {
     connections: Arc<Connections>,
+    /// For runners and registrations: apart, so that they and appends never wait for each other.
+    engine: Connections,
     group: Group,
     inline: Arc<Inline>,
     wake: Arc<Wake>,
@@ -71,7 +73,8 @@ pub(super) async fn open(
     let wake = Arc::new(Wake::new(&connections, &options));
     let inline = Arc::new(Inline::new(Arc::clone(&options.upcasters)));
     let group = Group::new(Arc::clone(&connections), Arc::clone(&inline), Arc::clone(&options));
-    Ok(Arc::new(PostgresStore { connections, group, inline, wake, options }))
+    let engine = connections.apart(options.runner_pool_size);
+    Ok(Arc::new(PostgresStore { connections, engine, group, inline, wake, options }))
 }
 
 impl PostgresStore {
@@ -191,6 +194,7 @@ impl Backend for PostgresStore {
         async move {
             self.group.finish().await;
             self.wake.stop();
+            self.engine.close();
             self.connections.close();
         }
         .boxed()

@@ -100,7 +100,8 @@ async fn read_page(
     }
 }
 
-fn event(row: &Row) -> Result<RecordedEvent, StoreError> {
+/// An event from a row with the columns of these statements, in their order.
+pub(super) fn event(row: &Row) -> Result<RecordedEvent, StoreError> {
     event_of(row).map_err(store_error)
 }
 
@@ -120,6 +121,6 @@ fn event_of(row: &Row) -> Result<RecordedEvent, tokio_postgres::Error> {
     })
 }
 
-fn stored_max(max: usize) -> i64 {
+pub(super) fn stored_max(max: usize) -> i64 {
     i64::try_from(max).unwrap_or(i64::MAX)
 }

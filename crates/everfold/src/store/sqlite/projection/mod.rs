@@ -12,7 +12,6 @@
 //! may share the file; leases and epochs are what tells their runners apart.
 
 mod apply;
-mod differences;
 mod documents;
 mod functions;
 mod inline;

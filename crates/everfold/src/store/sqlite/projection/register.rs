@@ -6,12 +6,13 @@ use serde_json::{Value, json};
 
 use super::names::{home, view};
 use super::registry::{self, json_or_null};
+use super::tables;
 use super::unit::record;
-use super::{differences, tables};
 use crate::error::{ProjectionError, StoreError, StoreErrorKind};
 use crate::projection::Projection;
 use crate::projection::builder::check;
 use crate::projection::definition::{Body, Definition, Lifecycle};
+use crate::projection::differences;
 use crate::projection::generation::{GenerationStatus, SystemMessage};
 use crate::store::Registration;
 use crate::store::sqlite::error::store_error;

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// The parts that differ, by the names that people know them by.
-pub(super) fn between(registered: &Value, now: &Value) -> String {
+pub(crate) fn between(registered: &Value, now: &Value) -> String {
     let named = [
         ("kind", "kind"),
         ("lifecycle", "lifecycle"),

@@ -1,0 +1,178 @@
+//! Applying events: by the functions of a SQL generation, or by a handler.
+
+use std::panic::AssertUnwindSafe;
+
+use futures::FutureExt;
+use tokio_postgres::error::DbError;
+use tokio_postgres::types::Type;
+
+use super::names::quoted;
+use super::unit::{PostgresUnit, failed, stored_positions};
+use crate::error::{StoreError, StoreErrorKind};
+use crate::projection::document::panic_message;
+use crate::projection::generation::Generation;
+use crate::projection::handler::{HandlerBatch, HandlerError, PostgresHandler};
+use crate::projection::projector::{ApplyError, Projector};
+use crate::store::SqlEvents;
+use crate::store::postgres::connect::{Param, QueryError};
+use crate::store::postgres::error::store_error;
+use crate::{Position, RecordedEvent};
+
+/// Calls the generation's own function, whose plans the server keeps.
+pub(super) async fn apply_sql(
+    unit: &mut PostgresUnit<'_>,
+    generation: &Generation,
+    events: &SqlEvents,
+) -> Result<(), ApplyError> {
+    let home = quoted(&generation.home);
+    let outcome = match events {
+        SqlEvents::Range { after, up_to, shard } => {
+            let (after, up_to) = (after.to_stored(), up_to.to_stored());
+            let shard = i32::try_from(*shard).unwrap_or(i32::MAX);
+            let params: [Param<'_>; 3] =
+                [(&after, Type::INT8), (&up_to, Type::INT8), (&shard, Type::INT4)];
+            unit.try_query(&format!("SELECT {home}.apply_range($1, $2, $3)"), &params).await
+        }
+        SqlEvents::Positions(positions) => {
+            let positions = stored_positions(positions);
+            let params: [Param<'_>; 1] = [(&positions, Type::INT8_ARRAY)];
+            unit.try_query(&format!("SELECT {home}.apply($1)"), &params).await
+        }
+    };
+    match outcome {
+        Ok(_) => Ok(()),
+        Err(QueryError::Driver(error)) => Err(refused(error)),
+        Err(error) => Err(ApplyError::Store(error.into_store_error())),
+    }
+}
+
+/// Whose fault an error of a projection's own statement is: the store's if trying again or another
+/// server may help, and otherwise the projection's.
+fn refused(error: tokio_postgres::Error) -> ApplyError {
+    let Some(database) = error.as_db_error() else { return failed(error) };
+    let (message, position) = (said(database), position_in(database));
+    let error = store_error(error);
+    match error.is_transient() || error.kind() == StoreErrorKind::ReadOnly {
+        true => ApplyError::Store(error),
+        false => ApplyError::Refused { message, position },
+    }
+}
+
+/// What the server said, with file and line where it is about a statement of the projection.
+fn said(database: &DbError) -> String {
+    let message = match database.detail() {
+        Some(detail) if !detail.starts_with('{') => format!("{} ({detail})", database.message()),
+        _ => database.message().to_owned(),
+    };
+    match database.where_().and_then(line_in) {
+        Some(line) => format!("apply.sql:{line}: {message}"),
+        None => message,
+    }
+}
+
+/// The line of apply.sql in the server's context, one of whose lines is
+/// "PL/pgSQL function everfold_7_carts.apply(bigint[]) line 12 at SQL statement". The lines of the
+/// functions are those of the file.
+fn line_in(context: &str) -> Option<u32> {
+    let ours = context.lines().find(|line| {
+        line.starts_with("PL/pgSQL function everfold_")
+            && (line.contains(".apply(") || line.contains(".apply_range("))
+    })?;
+    let number = ours.split_once(") line ")?.1;
+    number.split(' ').next()?.parse().ok()
+}
+
+/// The event that an error names.
+fn position_in(database: &DbError) -> Option<Position> {
+    let detail: serde_json::Value = serde_json::from_str(database.detail()?).ok()?;
+    detail["position"].as_i64().map(Position::from_stored)
+}
+
+/// Runs a handler over events, in their order.
+pub(super) async fn run_handler(
+    unit: &mut PostgresUnit<'_>,
+    generation: &Generation,
+    projector: &Projector,
+    events: &[RecordedEvent],
+) -> Result<(), ApplyError> {
+    let handler = handler_of(projector)?;
+    unit.settle_set_up().await?;
+    let batch = HandlerBatch { events, home: &generation.home, replayed: !generation.is_active };
+    let running = async { handler.apply(batch, unit.transaction()).await };
+    let outcome = AssertUnwindSafe(running).catch_unwind().await;
+    after_handler(unit, outcome)
+}
+
+/// Tells a handler that an event was given up.
+pub(super) async fn tell_skipped(
+    unit: &mut PostgresUnit<'_>,
+    projector: &Projector,
+    event: &RecordedEvent,
+) -> Result<(), ApplyError> {
+    let Ok(handler) = handler_of(projector) else { return Ok(()) };
+    unit.settle_set_up().await?;
+    let running = async { handler.skipped(event, unit.transaction()).await };
+    let outcome = AssertUnwindSafe(running).catch_unwind().await;
+    after_handler(unit, outcome)
+}
+
+fn handler_of(projector: &Projector) -> Result<&dyn PostgresHandler, ApplyError> {
+    match projector {
+        Projector::PostgresHandler(handler) => Ok(handler.as_ref()),
+        other => {
+            let message = format!("{other:?} is not a handler for PostgreSQL");
+            Err(ApplyError::Store(StoreError::new(StoreErrorKind::Other, message)))
+        }
+    }
+}
+
+type Caught = Result<Result<(), HandlerError>, Box<dyn std::any::Any + Send>>;
+
+fn after_handler(unit: &mut PostgresUnit<'_>, outcome: Caught) -> Result<(), ApplyError> {
+    let error = match outcome {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(error)) => error,
+        Err(panic) => {
+            unit.note_abort();
+            let message = format!("the handler panicked: {}", panic_message(&*panic));
+            return Err(ApplyError::Refused { message, position: None });
+        }
+    };
+    // Whatever it was, the transaction may be over.
+    unit.note_abort();
+    match error.downcast::<tokio_postgres::Error>() {
+        Ok(error) => Err(refused(*error)),
+        Err(error) => Err(ApplyError::Refused { message: chain(&*error), position: None }),
+    }
+}
+
+/// An error with what caused it.
+pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut message = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_message = cause.to_string();
+        if !message.contains(&cause_message) {
+            message = format!("{message}: {cause_message}");
+        }
+        source = cause.source();
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_of_the_file_is_found_in_the_context() {
+        let context = "SQL function \"f\" statement 1\n\
+            PL/pgSQL function everfold_7_carts.apply(bigint[]) line 12 at SQL statement\n\
+            SQL statement \"SELECT everfold_7_carts.apply($1)\"\n\
+            PL/pgSQL function everfold.apply_inline(integer[],bigint[]) line 9 at EXECUTE";
+        assert_eq!(line_in(context), Some(12));
+        let range = "PL/pgSQL function everfold_7_a.apply_range(bigint,bigint,integer) line 3 at SQL statement";
+        assert_eq!(line_in(range), Some(3));
+        assert_eq!(line_in("PL/pgSQL function mine.apply(bigint[]) line 3 at RAISE"), None);
+    }
+}

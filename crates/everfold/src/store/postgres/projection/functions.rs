@@ -1,0 +1,207 @@
+//! The functions of a SQL generation: the statements of `apply.sql`, each with the relation `batch` in
+//! front. They are made once and never replaced; which one is called is data (docs/design.md).
+//!
+//! The lines of their bodies are the lines of the file.
+
+use super::names::{dollar_quoted, literal, literals, quoted, table};
+use crate::projection::definition::Definition;
+use crate::projection::key::{Key, KeyField};
+use crate::projection::script::{Script, ScriptError, Scripts, SqlUpcaster, Statement};
+
+const COLUMNS: &str =
+    "position, stream_id, version, type, schema_version, data, metadata, id, recorded_at";
+
+/// Which events a batch has, and the parameters that say so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Events {
+    /// `$1` after bigint, `$2` up_to bigint, `$3` shard integer.
+    Range,
+    /// `$1` positions bigint[].
+    Positions,
+}
+
+impl Events {
+    pub(super) fn parameters(self) -> &'static str {
+        match self {
+            Events::Range => "bigint, bigint, integer",
+            Events::Positions => "bigint[]",
+        }
+    }
+
+    fn function(self) -> &'static str {
+        match self {
+            Events::Range => "apply_range",
+            Events::Positions => "apply",
+        }
+    }
+}
+
+/// A function by its name and parameters.
+pub(super) fn signature(home: &str, events: Events) -> String {
+    format!("{}.{}({})", quoted(home), events.function(), events.parameters())
+}
+
+/// The statement that makes a function.
+pub(super) fn create(home: &str, events: Events, statements: &[(u32, String)]) -> String {
+    // The rare types of a long range need another plan than the same types in a short one.
+    let plans = match events {
+        Events::Range => " SET plan_cache_mode = force_custom_plan",
+        Events::Positions => "",
+    };
+    format!(
+        "CREATE FUNCTION {} RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER \
+         SET search_path = pg_catalog, pg_temp{plans} AS {}",
+        signature(home, events),
+        dollar_quoted(&body(statements))
+    )
+}
+
+/// The body, in which every statement begins on its own line of the file.
+fn body(statements: &[(u32, String)]) -> String {
+    let mut body = "#variable_conflict use_column BEGIN ".to_owned();
+    let mut line = 1;
+    for (begins, sql) in statements {
+        while line < *begins {
+            body.push('\n');
+            line += 1;
+        }
+        body.push_str(sql);
+        body.push_str("; ");
+        line += u32::try_from(sql.matches('\n').count()).unwrap_or(0);
+    }
+    body.push_str("END");
+    body
+}
+
+/// A statement of `apply.sql` as it is run: its tables in the generation's home, `batch` in front.
+pub(super) fn statement(
+    definition: &Definition,
+    scripts: &Scripts,
+    home: &str,
+    statement: &Statement,
+    events: Events,
+) -> Result<String, ScriptError> {
+    let text = statement.map_tables(|name| table(home, name));
+    let script = Script { file: scripts.apply.file.clone(), text };
+    let batch = batch(definition, &scripts.upcasters, events);
+    let mapped = script.statements()?;
+    Ok(mapped.iter().map(|statement| statement.with_batch(&batch)).collect())
+}
+
+/// The relation `batch`.
+fn batch(definition: &Definition, upcasters: &[SqlUpcaster], events: Events) -> String {
+    let mut conditions = vec![match events {
+        Events::Range => "e.position > $1 AND e.position <= $2".to_owned(),
+        Events::Positions => "e.position = ANY ($1)".to_owned(),
+    }];
+    if let Some(types) = &definition.event_types {
+        conditions.push(format!("e.type = ANY ({})", literals(types.iter().map(String::as_str))));
+    }
+    let key = key(&definition.key);
+    if events == Events::Range && definition.shards > 1 {
+        conditions.push(format!("everfold.shard_of({key}, {}) = $3", definition.shards));
+    } else if definition.key != Key::Stream {
+        conditions.push(format!("{key} IS NOT NULL"));
+    }
+    let events =
+        format!("SELECT {COLUMNS} FROM everfold.events e WHERE {}", conditions.join(" AND "));
+    format!("{} ORDER BY position", upcast(events, upcasters))
+}
+
+/// The key of an event of `e`. One that is NULL refuses the event.
+fn key(key: &Key) -> String {
+    let Key::Fields(fields) = key else { return "e.stream_id".to_owned() };
+    let texts: Vec<String> = fields.iter().map(field).collect();
+    let found = match texts.as_slice() {
+        [text] => text.clone(),
+        texts => {
+            let missing: Vec<String> = texts.iter().map(|text| format!("{text} IS NULL")).collect();
+            format!(
+                "CASE WHEN {} THEN NULL ELSE array_to_json(ARRAY[{}]::text[])::text END",
+                missing.join(" OR "),
+                texts.join(", ")
+            )
+        }
+    };
+    let names: Vec<String> = fields.iter().map(ToString::to_string).collect();
+    format!("coalesce({found}, everfold.refuse_key({}, e.position))", literal(&names.join(", ")))
+}
+
+fn field(field: &KeyField) -> String {
+    let path = |path: &[String]| literals(path.iter().map(String::as_str));
+    match field {
+        KeyField::StreamId => "e.stream_id".to_owned(),
+        KeyField::Type => "e.type".to_owned(),
+        KeyField::Data(names) => format!("(e.data #>> {})", path(names)),
+        KeyField::Metadata(names) => format!("(e.metadata #>> {})", path(names)),
+    }
+}
+
+/// Events brought to the newest schema version, one step after the other.
+fn upcast(events: String, upcasters: &[SqlUpcaster]) -> String {
+    let mut versions: Vec<u32> = upcasters.iter().map(|upcaster| upcaster.schema_version).collect();
+    versions.sort_unstable();
+    versions.dedup();
+    let mut sql = events;
+    for version in versions {
+        let steps = upcasters.iter().filter(|upcaster| upcaster.schema_version == version);
+        let mut data = String::new();
+        let mut types = Vec::new();
+        for SqlUpcaster { event_type, expression, .. } in steps {
+            data.push_str(&format!(
+                " WHEN u.type = {} AND u.schema_version = {version} THEN ({}\n)::jsonb",
+                literal(event_type),
+                expression.text
+            ));
+            types.push(event_type.as_str());
+        }
+        sql = format!(
+            "SELECT position, stream_id, version, type, CASE WHEN u.type = ANY ({}) AND \
+             u.schema_version = {version} THEN {} ELSE u.schema_version END AS schema_version, \
+             CASE{data} ELSE data END AS data, metadata, id, recorded_at FROM ({sql}) u",
+            literals(types),
+            version + 1
+        );
+    }
+    sql
+}
+
+/// A statement that checks an upcaster, with its expression on the lines of its script.
+pub(super) fn check_upcaster(expression: &str) -> String {
+    format!(
+        "PREPARE everfold_check AS SELECT ({expression}\n)::jsonb FROM (SELECT NULL::jsonb AS data) u; \
+         DEALLOCATE everfold_check"
+    )
+}
+
+/// A statement that checks one of `apply.sql`, on its lines.
+pub(super) fn check(sql: &str) -> String {
+    let parameters = Events::Range.parameters();
+    format!("PREPARE everfold_check ({parameters}) AS {sql}; DEALLOCATE everfold_check")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statements_stand_on_their_lines() {
+        let statements = [(1, "INSERT a\nb".to_owned()), (5, "DELETE".to_owned())];
+        let body = body(&statements);
+        let lines: Vec<&str> = body.lines().collect();
+        assert!(lines[0].ends_with("BEGIN INSERT a"), "{body}");
+        assert_eq!(lines[1], "b; ");
+        assert_eq!(lines[4], "DELETE; END");
+    }
+
+    #[test]
+    fn key_of_several_fields_is_null_if_one_is() {
+        let fields = ["data.a.b", "metadata.c"].map(|text| KeyField::parse(text).unwrap());
+        let sql = key(&Key::Fields(fields.to_vec()));
+        assert!(
+            sql.contains("(e.data #>> ARRAY['a', 'b']::pg_catalog.text[]) IS NULL OR"),
+            "{sql}"
+        );
+        assert!(sql.ends_with("everfold.refuse_key('data.a.b, metadata.c', e.position))"), "{sql}");
+    }
+}

@@ -1,0 +1,80 @@
+//! Gates: advisory locks that appends hold shared, and that whoever changes what appends do takes
+//! exclusively (docs/design.md, Append). All are transaction scoped.
+//!
+//! While somebody waits for a gate exclusively, new appends wait behind him. So each try is short, the
+//! pauses between tries are nine times as long, and what else the transaction holds stays.
+
+use std::time::Duration;
+
+use super::unit::PostgresUnit;
+use crate::error::{StoreError, StoreErrorKind};
+use crate::projection::projector::ApplyError;
+use crate::store::jitter;
+use crate::store::postgres::connect::QueryError;
+
+/// Everything that inline generations are, for all appends.
+pub(super) const REGISTRY: &str =
+    "SELECT pg_advisory_xact_lock('everfold.store'::regclass::oid::int, 0)";
+
+/// For a transaction that does nothing but take gates and change what they guard.
+pub(super) const TIMEOUTS: &str = "SET LOCAL lock_timeout = '100ms'; \
+    SET LOCAL statement_timeout = '1s'; SET LOCAL idle_in_transaction_session_timeout = '1s'";
+
+/// How often gates are tried for before it is given up.
+pub(super) const TRIES: u32 = 60;
+
+const PAUSE_MIN: Duration = Duration::from_millis(850);
+const PAUSE_MORE: Duration = Duration::from_millis(200);
+
+/// The gate of one inline generation.
+pub(super) fn of_generation(generation: i32) -> String {
+    format!(
+        "SELECT pg_advisory_xact_lock('everfold.generations'::regclass::oid::int, {generation})"
+    )
+}
+
+/// What a change of an inline generation's status needs.
+pub(super) fn all_for(generation: i32) -> String {
+    format!("{REGISTRY}; {}", of_generation(generation))
+}
+
+/// Takes gates exclusively, within a few tries.
+pub(super) async fn lock(unit: &mut PostgresUnit<'_>, gates: &str) -> Result<(), ApplyError> {
+    lock_within(unit, gates, 5).await.map_err(ApplyError::Store)
+}
+
+/// Takes gates exclusively, within so many tries of 100 ms. What the transaction did before stays.
+pub(super) async fn lock_within(
+    unit: &mut PostgresUnit<'_>,
+    gates: &str,
+    tries: u32,
+) -> Result<(), StoreError> {
+    let sql = format!(
+        "SAVEPOINT everfold_gate; SET LOCAL lock_timeout = '100ms'; {gates}; \
+         RELEASE SAVEPOINT everfold_gate; SET LOCAL lock_timeout = '4s'"
+    );
+    for _ in 0..tries {
+        let error = match unit.batch(&sql).await {
+            Ok(()) => return Ok(()),
+            Err(QueryError::Driver(error)) if is_lock_timeout(&error) => error,
+            Err(error) => return Err(error.into_store_error()),
+        };
+        tracing::debug!(%error, "appends hold a gate, trying again");
+        let undo = "ROLLBACK TO SAVEPOINT everfold_gate; RELEASE SAVEPOINT everfold_gate";
+        unit.batch(undo).await.map_err(QueryError::into_store_error)?;
+        unit.note_undone();
+        pause().await;
+    }
+    let message = "transactions that stay open after an append held a gate all the time; try again \
+                   when there are fewer of them";
+    Err(StoreError::new(StoreErrorKind::Busy, message))
+}
+
+/// Lets appends through between two tries.
+pub(super) async fn pause() {
+    tokio::time::sleep(PAUSE_MIN + jitter(PAUSE_MORE)).await;
+}
+
+fn is_lock_timeout(error: &tokio_postgres::Error) -> bool {
+    error.code().is_some_and(|code| code.code() == "55P03")
+}

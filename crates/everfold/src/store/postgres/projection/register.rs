@@ -1,0 +1,320 @@
+//! Registering a projection: finding its generation, or making one, in one transaction. Whatever fails
+//! undoes all of it, tables and functions included.
+//!
+//! Registrations take turns by a lock of their own. Appends notice one only if it is inline, and only
+//! in its last moments: the gate is taken when everything else is done.
+
+use serde_json::{Value, json};
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::registry::{LIST_GENERATIONS, generation};
+use super::tables::{Making, Roles, check_free};
+use super::transaction::{begin, finish};
+use super::unit::{PostgresUnit, statement};
+use super::{gates, names};
+use crate::error::{ProjectionError, StoreError, StoreErrorKind};
+use crate::options::StoreOptions;
+use crate::projection::Projection;
+use crate::projection::builder::check;
+use crate::projection::definition::{Body, Definition, Lifecycle};
+use crate::projection::differences;
+use crate::projection::generation::GenerationStatus;
+use crate::store::postgres::connect::{Connections, Param, QueryError};
+use crate::store::postgres::types::{JsonString, JsonText};
+use crate::store::{Registration, jitter};
+
+/// Making tables and indexes may take a while; waiting for others should not.
+const TIMEOUTS: &str = "SET LOCAL lock_timeout = '4s'; \
+    SET LOCAL statement_timeout = '60s'; SET LOCAL idle_in_transaction_session_timeout = '10s'";
+/// Registrations take turns.
+const TURN: &str = "SELECT pg_advisory_xact_lock('everfold.projections'::regclass::oid::int, 0)";
+/// How often a turn is tried for: a registration before us may wait long for the gate.
+const TURNS: u32 = 30;
+const TURN_PAUSE: std::time::Duration = std::time::Duration::from_millis(200);
+
+const LIST_VERSIONS: &str = "SELECT g.id, g.version, g.definition_hash, g.definition \
+    FROM everfold.generations g JOIN everfold.projections p ON p.id = g.projection \
+    WHERE p.namespace = $1 AND p.name = $2 AND g.status <> 'retired' \
+    ORDER BY g.version DESC, (g.id = p.active_generation) IS TRUE DESC, g.id DESC";
+const FIND_PROJECTION: &str =
+    "SELECT id FROM everfold.projections WHERE namespace = $1 AND name = $2";
+const INSERT_PROJECTION: &str =
+    "INSERT INTO everfold.projections (namespace, name) VALUES ($1, $2) RETURNING id";
+const INSERT_GENERATION: &str = statement!("insert_generation");
+const COMPLETE_GENERATION: &str = statement!("complete_generation");
+const CHANGE_SETTINGS: &str = "WITH changed AS (UPDATE everfold.generations \
+        SET on_error = $2, definition = jsonb_set(definition, '{settings}', $3) WHERE id = $1) \
+    INSERT INTO everfold.system_messages (generation, kind, actor, message) \
+    VALUES ($1, 'settings', 'register', $4)";
+
+/// A generation of the projection that is registered.
+struct Known {
+    id: i32,
+    version: u32,
+    hash: String,
+    definition: Value,
+}
+
+impl Known {
+    fn of(row: &Row) -> Known {
+        let definition: JsonString = row.get(3);
+        Known {
+            id: row.get(0),
+            version: row.get::<_, i32>(1).unsigned_abs(),
+            hash: row.get(2),
+            definition: serde_json::from_str(&definition.0).unwrap_or_default(),
+        }
+    }
+}
+
+/// Finds the generation of a projection, or makes it.
+pub(super) async fn register(
+    connections: &Connections,
+    options: &StoreOptions,
+    projection: &Projection,
+) -> Result<Registration, ProjectionError> {
+    let definition = &projection.definition;
+    check(definition).map_err(|message| ProjectionError::Invalid {
+        projection: definition.name.clone(),
+        message,
+    })?;
+    if let Some(found) = find_unchanged(connections, definition).await? {
+        return Ok(found);
+    }
+    let mut turns = 0;
+    loop {
+        turns += 1;
+        match try_register(connections, options, projection).await {
+            Err(ProjectionError::Store(error))
+                if error.kind() == StoreErrorKind::Busy && turns < TURNS =>
+            {
+                tracing::debug!(%error, "another registration is under way, trying again");
+                tokio::time::sleep(jitter(TURN_PAUSE)).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// What is there already is found without waiting for anybody, and needs no right to write.
+async fn find_unchanged(
+    connections: &Connections,
+    definition: &Definition,
+) -> Result<Option<Registration>, ProjectionError> {
+    let connection = connections.get().await?;
+    let rows = connection.query(LIST_VERSIONS, &names_of(definition)).await?;
+    let known: Vec<Known> = rows.iter().map(Known::of).collect();
+    let Some(same) = same_version(definition, &known)? else { return Ok(None) };
+    if same.definition["settings"] != json!(definition.settings) {
+        return Ok(None);
+    }
+    let rows = connection.query(LIST_GENERATIONS, &[]).await?;
+    let found = rows.iter().find(|row| row.get::<_, i32>(0) == same.id);
+    let Some(row) = found else { return Ok(None) };
+    Ok(Some(Registration { generation: generation(row)?, created: false }))
+}
+
+fn names_of(definition: &Definition) -> [Param<'_>; 2] {
+    [(&definition.namespace, Type::TEXT), (&definition.name, Type::TEXT)]
+}
+
+/// The generation of this version, which must have the same definition; `None` if this version is a
+/// new one.
+fn same_version<'k>(
+    definition: &Definition,
+    known: &'k [Known],
+) -> Result<Option<&'k Known>, ProjectionError> {
+    let (projection, version) = (definition.name.clone(), definition.version);
+    if let Some(same) = known.iter().find(|known| known.version == version) {
+        if same.hash == definition.hash() {
+            return Ok(Some(same));
+        }
+        let what = differences::between(&same.definition, &definition.content());
+        return Err(ProjectionError::Changed { projection, version, what });
+    }
+    match known.first().map(|newest| newest.version) {
+        Some(registered) if registered > version => {
+            Err(ProjectionError::Older { projection, version, registered })
+        }
+        _ => Ok(None),
+    }
+}
+
+async fn try_register(
+    connections: &Connections,
+    options: &StoreOptions,
+    projection: &Projection,
+) -> Result<Registration, ProjectionError> {
+    let mut connection = connections.get().await?;
+    let mut unit = begin(&mut connection, options, TIMEOUTS).await?;
+    let outcome = register_in(&mut unit, projection).await;
+    let (outcome, end) = finish(unit, outcome).await;
+    end.settle(&connection);
+    outcome
+}
+
+async fn register_in(
+    unit: &mut PostgresUnit<'_>,
+    projection: &Projection,
+) -> Result<Registration, ProjectionError> {
+    let definition = &projection.definition;
+    unit.batch(TURN).await.map_err(QueryError::into_store_error)?;
+    let rows = unit.ask(LIST_VERSIONS, &names_of(definition)).await?;
+    let known: Vec<Known> = rows.iter().map(Known::of).collect();
+    let (id, created) = match same_version(definition, &known)? {
+        Some(same) => {
+            change_settings(unit, definition, same).await?;
+            (same.id, false)
+        }
+        None => (create(unit, projection, known.first()).await?, true),
+    };
+    let rows = unit.ask(LIST_GENERATIONS, &[]).await?;
+    let row = rows.iter().find(|row| row.get::<_, i32>(0) == id).ok_or_else(|| {
+        StoreError::new(StoreErrorKind::Other, format!("generation {id} is not in the registry"))
+    })?;
+    Ok(Registration { generation: generation(row)?, created })
+}
+
+/// Takes over settings that differ.
+async fn change_settings(
+    unit: &mut PostgresUnit<'_>,
+    definition: &Definition,
+    known: &Known,
+) -> Result<(), StoreError> {
+    let settings = json!(definition.settings);
+    if known.definition["settings"] == settings {
+        return Ok(());
+    }
+    let on_error = definition.settings.on_error.as_str();
+    let text = settings.to_string();
+    let message = format!("settings are now {settings}");
+    let stored = JsonText::new(&text);
+    let params: [Param<'_>; 4] = [
+        (&known.id, Type::INT4),
+        (&on_error, Type::TEXT),
+        (&stored, Type::JSONB),
+        (&message, Type::TEXT),
+    ];
+    unit.ask(CHANGE_SETTINGS, &params).await.map(drop)
+}
+
+/// Makes a generation with all that belongs to it, and returns its id.
+async fn create(
+    unit: &mut PostgresUnit<'_>,
+    projection: &Projection,
+    newest: Option<&Known>,
+) -> Result<i32, ProjectionError> {
+    let definition = &projection.definition;
+    let roles = Roles::read(unit).await?;
+    if roles.as_admin {
+        unit.batch("SET LOCAL ROLE everfold_admin").await.map_err(QueryError::into_store_error)?;
+    }
+    let projection_id = projection_id(unit, definition).await?;
+    let id = insert(unit, definition, projection_id).await?;
+    let home = names::home(id, &definition.name);
+    let mut making = Making { unit, projection, home: &home, roles: &roles };
+    let tables = making.create().await?;
+    check_free(making.unit, definition, projection_id, &tables).await?;
+    let (status, reason) = first_status(making.unit, definition, newest).await?;
+    if status == GenerationStatus::Active {
+        making.show(&tables).await?;
+    }
+    let shards = match definition.lifecycle {
+        Lifecycle::Inline => 1,
+        Lifecycle::CatchUp => i32::try_from(definition.shards).unwrap_or(i32::MAX),
+    };
+    let message = format!("version {} is {status}", definition.version);
+    let params: [Param<'_>; 7] = [
+        (&id, Type::INT4),
+        (&home, Type::TEXT),
+        (&tables, Type::TEXT_ARRAY),
+        (&status.as_str(), Type::TEXT),
+        (&reason, Type::TEXT),
+        (&shards, Type::INT4),
+        (&message, Type::TEXT),
+    ];
+    making.unit.ask(COMPLETE_GENERATION, &params).await?;
+    Ok(id)
+}
+
+async fn projection_id(
+    unit: &mut PostgresUnit<'_>,
+    definition: &Definition,
+) -> Result<i32, StoreError> {
+    let found = unit.ask(FIND_PROJECTION, &names_of(definition)).await?;
+    let rows = match found.is_empty() {
+        true => unit.ask(INSERT_PROJECTION, &names_of(definition)).await?,
+        false => found,
+    };
+    Ok(rows.first().map_or(0, |row| row.get(0)))
+}
+
+async fn insert(
+    unit: &mut PostgresUnit<'_>,
+    definition: &Definition,
+    projection_id: i32,
+) -> Result<i32, StoreError> {
+    let mut stored = definition.content();
+    stored["settings"] = json!(definition.settings);
+    if let Body::Sql(scripts) = &definition.body {
+        stored["apply_file"] = json!(scripts.postgres.apply.file.display().to_string());
+    }
+    let stored = stored.to_string();
+    let stored = JsonText::new(&stored);
+    let version = i32::try_from(definition.version).unwrap_or(i32::MAX);
+    let shards = i32::try_from(definition.shards).unwrap_or(i32::MAX);
+    let (kind, lifecycle) = (definition.kind().as_str(), definition.lifecycle.as_str());
+    let (key, hash) = (definition.key.to_stored(), definition.hash());
+    let on_error = definition.settings.on_error.as_str();
+    let params: [Param<'_>; 10] = [
+        (&projection_id, Type::INT4),
+        (&version, Type::INT4),
+        (&kind, Type::TEXT),
+        (&lifecycle, Type::TEXT),
+        (&definition.event_types, Type::TEXT_ARRAY),
+        (&key, Type::TEXT_ARRAY),
+        (&shards, Type::INT4),
+        (&on_error, Type::TEXT),
+        (&hash, Type::TEXT),
+        (&stored, Type::JSONB),
+    ];
+    let rows = unit.ask(INSERT_GENERATION, &params).await?;
+    Ok(rows.first().map_or(0, |row| row.get(0)))
+}
+
+/// Nothing is ever silently active: an inline generation has to begin with the log, and a later
+/// version takes over by a promotion only.
+///
+/// For an inline one the registry gate is held from here to the end: every append that did not see
+/// the generation has ended, and its events can be seen.
+async fn first_status(
+    unit: &mut PostgresUnit<'_>,
+    definition: &Definition,
+    newest: Option<&Known>,
+) -> Result<(GenerationStatus, Option<String>), StoreError> {
+    let Definition { name, version, .. } = definition;
+    let inline = definition.lifecycle == Lifecycle::Inline;
+    if inline {
+        gates::lock_within(unit, gates::REGISTRY, gates::TRIES).await?;
+    }
+    if let Some(Known { version: newest, .. }) = newest {
+        let reason = format!(
+            "version {version} is built beside version {newest}; promote it with `everfold rebuild {name}`"
+        );
+        return Ok((GenerationStatus::Building, Some(reason)));
+    }
+    let has_events = match inline {
+        true => {
+            let rows = unit.ask("SELECT EXISTS (SELECT FROM everfold.events)", &[]).await?;
+            rows.first().is_some_and(|row| row.get(0))
+        }
+        false => false,
+    };
+    if !has_events {
+        return Ok((GenerationStatus::Active, None));
+    }
+    let reason =
+        format!("the store has events already; backfill it with `everfold rebuild {name}`");
+    Ok((GenerationStatus::Building, Some(reason)))
+}
