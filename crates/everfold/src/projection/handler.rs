@@ -20,7 +20,11 @@ pub struct HandlerBatch<'a> {
     pub replayed: bool,
 }
 
-/// A handler on PostgreSQL. What it writes through the transaction is committed with the checkpoint.
+/// A handler on PostgreSQL. What it writes through the transaction is committed with the checkpoint,
+/// or not at all: it must neither commit nor roll back by itself.
+///
+/// It may be called again with the same events, after a failure or a crash. What it did through the
+/// transaction is gone then; what it did elsewhere is not.
 #[cfg(feature = "postgres")]
 pub trait PostgresHandler: Send + Sync + 'static {
     /// Makes the tables of a new generation. They belong into the schema `home`.
@@ -62,7 +66,57 @@ pub trait PostgresHandler: Send + Sync + 'static {
 }
 
 /// A handler on SQLite, called on the thread that writes. What it writes is committed with the
-/// checkpoint.
+/// checkpoint, or not at all: it must neither commit nor roll back by itself.
+///
+/// It may be called again with the same events, after a failure or a crash. What it did through the
+/// connection is gone then; what it did elsewhere is not.
+///
+/// ```
+/// use everfold::sqlite::{SqliteHandler, rusqlite};
+/// use everfold::{ExpectedVersion, HandlerBatch, HandlerError, NewEvent, Projection, Runner, Store};
+///
+/// struct WordCount;
+///
+/// impl SqliteHandler for WordCount {
+///     fn set_up(&self, home: &str, connection: &rusqlite::Connection) -> Result<(), HandlerError> {
+///         let create = format!("CREATE TABLE {home}words (word TEXT PRIMARY KEY, n INTEGER NOT NULL)");
+///         Ok(connection.execute_batch(&create)?)
+///     }
+///
+///     fn apply(
+///         &self,
+///         batch: HandlerBatch<'_>,
+///         connection: &rusqlite::Connection,
+///     ) -> Result<(), HandlerError> {
+///         let count = format!(
+///             "INSERT INTO {}words AS w VALUES (?1, 1) ON CONFLICT (word) DO UPDATE SET n = w.n + 1",
+///             batch.home
+///         );
+///         for event in batch.events {
+///             let text: String = event.data_as()?;
+///             for word in text.split_whitespace() {
+///                 connection.prepare_cached(&count)?.execute([word])?;
+///             }
+///         }
+///         Ok(())
+///     }
+/// }
+///
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let file = folder.path().join("notes.db");
+/// # let store = Store::open(&format!("sqlite:{}", file.display())).await?;
+/// let said = NewEvent::new("Said", &"to be or not to be")?;
+/// store.append("hamlet", ExpectedVersion::Any, [said]).await?;
+/// let words = Projection::sqlite_handler("words", 1, WordCount).events(["Said"]).build()?;
+/// Runner::new(&store).projection(words).run_once().await?;
+///
+/// let connection = rusqlite::Connection::open(&file)?;
+/// let query = "SELECT n FROM read_model_words WHERE word = 'be'";
+/// let n: i64 = connection.query_row(query, [], |row| row.get(0))?;
+/// assert_eq!(n, 2);
+/// # Ok(()) }
+/// ```
 #[cfg(feature = "sqlite")]
 pub trait SqliteHandler: Send + Sync + 'static {
     /// Makes the tables of a new generation. Their names begin with `home`.
