@@ -1,5 +1,6 @@
 //! Handler projections: code that gets a batch of events and the open transaction.
 
+#[cfg(feature = "postgres")]
 use futures::future::BoxFuture;
 
 use crate::RecordedEvent;
