@@ -181,12 +181,7 @@ impl ProjectionBuilder<HandlerBody> {
     /// # Errors
     /// [`ProjectionError::Invalid`] if a rule is broken; the message says which.
     pub fn build(self) -> Result<Projection, ProjectionError> {
-        self.finish(|HandlerBody(projector), definition| match definition.lifecycle {
-            Lifecycle::CatchUp => Ok(projector),
-            Lifecycle::Inline => {
-                Err("a handler cannot be inline: use documents or SQL for that".to_owned())
-            }
-        })
+        self.finish(|HandlerBody(projector), _| Ok(projector))
     }
 }
 

@@ -4,7 +4,7 @@ use super::history::{Given, one_by_one, other_orders};
 use super::run::Plan;
 use crate::projection::Projection;
 use crate::projection::builder::check;
-use crate::projection::definition::{Body, Lifecycle};
+use crate::projection::definition::Lifecycle;
 
 /// What a [`ProjectionTest`](super::ProjectionTest) varies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -118,8 +118,5 @@ fn other_lifecycle(projection: &Projection) -> Option<Projection> {
         Lifecycle::Inline => with_lifecycle(projection, Lifecycle::CatchUp),
         Lifecycle::CatchUp => with_lifecycle(projection, Lifecycle::Inline),
     };
-    let is_handler = matches!(other.definition.body, Body::Handler);
-    let inline = other.definition.lifecycle == Lifecycle::Inline;
-    let possible = check(&other.definition).is_ok() && !(is_handler && inline);
-    possible.then_some(other)
+    check(&other.definition).is_ok().then_some(other)
 }

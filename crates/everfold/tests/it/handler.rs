@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use everfold::postgres::{PostgresHandler, tokio_postgres};
 use everfold::sqlite::{SqliteHandler, rusqlite};
 use everfold::{
-    HandlerBatch, HandlerBody, HandlerError, NewEvent, OnError, Projection, ProjectionBuilder,
-    ProjectionSettings, RecordedEvent,
+    ExpectedVersion, HandlerBatch, HandlerBody, HandlerError, NewEvent, OnError, Projection,
+    ProjectionBuilder, ProjectionSettings, RecordedEvent,
 };
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
@@ -22,6 +22,7 @@ on_every_store! {
     handler_that_panics_is_stopped_and_others_go_on,
     handler_is_told_of_events_that_are_left_out,
     events_behind_a_dead_letter_wait_and_other_keys_go_on,
+    inline_handler_writes_with_the_append_or_not_at_all,
     handler_for_the_other_store_is_refused,
     set_up_that_fails_registers_nothing,
 }
@@ -241,6 +242,23 @@ async fn events_behind_a_dead_letter_wait_and_other_keys_go_on(fixture: Fixture)
     );
     let wait = std::time::Duration::ZERO;
     assert!(!store.wait_for_or_stale("totals", last.last_position, wait).await.unwrap());
+}
+
+async fn inline_handler_writes_with_the_append_or_not_at_all(fixture: Fixture) {
+    let store = fixture.store().await;
+    let inline = on(&fixture, "totals", Totals::default()).inline().build().unwrap();
+    store.register(inline).await.unwrap();
+    append(&store, "a", [added(1), added(2)]).await;
+    assert_eq!(totals(&fixture).await, [[json!("a"), json!(3), json!(2)]]);
+    for (n, part) in [(13, "thirteen is refused"), (14, "fourteen is too much")] {
+        let append = store.append("a", ExpectedVersion::Any, [added(4), added(n)]);
+        let said = append.await.unwrap_err().to_string();
+        assert!(said.contains("totals") && said.contains(part), "{said}");
+    }
+    assert_eq!(store.stream_version("a").await.unwrap().0, 2, "nothing was stored");
+    assert_eq!(totals(&fixture).await, [[json!("a"), json!(3), json!(2)]]);
+    append(&store, "a", [added(8)]).await;
+    assert_eq!(totals(&fixture).await, [[json!("a"), json!(11), json!(3)]]);
 }
 
 async fn handler_for_the_other_store_is_refused(fixture: Fixture) {
