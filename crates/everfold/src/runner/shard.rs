@@ -208,6 +208,8 @@ impl Shard {
 
     async fn done(&mut self, outcome: JobOutcome, task: &Task, took: Duration) -> Next {
         let JobOutcome { position, applied, more, failure, .. } = outcome;
+        // On SQLite most of the time may be the wait behind appends.
+        let took = outcome.took.unwrap_or(took);
         self.troubles.reset();
         if matches!(task, Task::Batch { .. }) {
             self.size.learn(took, more);

@@ -10,4 +10,5 @@ mod groups;
 mod in_transaction;
 mod migrate;
 mod processes;
+mod projections;
 mod read;

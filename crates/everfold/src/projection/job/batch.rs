@@ -106,7 +106,7 @@ impl Job {
             self.fail(unit, batch.lease, failure).await?;
         }
         let (applied, more) = (careful.applied, to < batch.mark);
-        Ok(JobOutcome { position: to, applied, more, failure, missing: false })
+        Ok(JobOutcome { position: to, applied, more, failure, ..JobOutcome::default() })
     }
 
     /// The projection has failed: nobody runs it until somebody resumes it.

@@ -17,6 +17,7 @@ mod page;
 mod retry;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -95,6 +96,8 @@ pub(crate) struct JobOutcome {
     pub(crate) failure: Option<Failure>,
     /// Whether what was to be worked on is not there, or not any more.
     pub(crate) missing: bool,
+    /// How long the transaction took, where the store knows better than whoever waited for it.
+    pub(crate) took: Option<Duration>,
 }
 
 /// An event that could not be applied.

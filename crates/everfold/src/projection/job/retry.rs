@@ -151,7 +151,13 @@ impl Job {
         };
         let failure = Some(Failure { position, message });
         let (applied, more) = (careful.applied, !tried);
-        Ok(JobOutcome { position: Position::START, applied, more, failure, missing: false })
+        Ok(JobOutcome {
+            position: Position::START,
+            applied,
+            more,
+            failure,
+            ..JobOutcome::default()
+        })
     }
 
     /// Takes away what is applied, with a record of it.

@@ -359,4 +359,55 @@ mod tests {
         assert!(matches!(error.kind(), StoreErrorKind::HandleClosed | StoreErrorKind::Closed));
         writer.close().await;
     }
+
+    fn writer() -> Arc<Writer> {
+        let options = StoreOptions::default();
+        let projections = Arc::new(Projections::new(&options));
+        let connection = Connection::open_in_memory().unwrap();
+        Arc::new(Writer::start(connection, projections, &options, Arc::default()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn jobs_wait_behind_all_else() {
+        let writer = writer();
+        let (hold, held) = std::sync::mpsc::channel::<()>();
+        let done = Arc::new(Mutex::new(Vec::new()));
+        let note = |name: &'static str| {
+            let done = Arc::clone(&done);
+            move |_: &Connection| done.lock().unwrap().push(name)
+        };
+        let (first, second, job) = (note("first"), note("second"), note("job"));
+        let ((), _, _, _, ()) = tokio::join!(
+            biased;
+            async { writer.run(move |_| held.recv().unwrap()).await.unwrap() },
+            writer.run_job(job),
+            writer.run(first),
+            writer.run(second),
+            async { hold.send(()).unwrap() },
+        );
+        assert_eq!(*done.lock().unwrap(), ["first", "second", "job"]);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn jobs_get_their_turn_while_others_keep_coming() {
+        let writer = writer();
+        let stop = tokio_util::sync::CancellationToken::new();
+        let busy: Vec<_> = (0..4)
+            .map(|_| {
+                let (writer, stop) = (Arc::clone(&writer), stop.clone());
+                tokio::spawn(async move {
+                    while !stop.is_cancelled() {
+                        writer.run(|_| ()).await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..20 {
+            writer.run_job(|_| ()).await.unwrap();
+        }
+        stop.cancel();
+        for task in busy {
+            task.await.unwrap();
+        }
+    }
 }

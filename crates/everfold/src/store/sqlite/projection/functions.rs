@@ -54,3 +54,92 @@ pub(super) fn key_is_missing(key: &Key) -> String {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct KeyUnknown(String);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IN_SHARD: &str = "SELECT everfold_in_shard(?1, ?2, ?3, 7, ?4, 'T', ?5, '{\"m\":\"x\"}')";
+
+    fn connection() -> Connection {
+        let connection = Connection::open_in_memory().unwrap();
+        register(&connection).unwrap();
+        connection
+    }
+
+    /// The shards that take an event, or what was said instead.
+    fn shards(
+        connection: &Connection,
+        fields: Option<&str>,
+        data: &str,
+    ) -> Result<Vec<u32>, String> {
+        let mut found = Vec::new();
+        for shard in 0..5 {
+            let params = (fields, 5, shard, "stream-ü", data);
+            let is_in = connection.query_row(IN_SHARD, params, |row| row.get(0));
+            if is_in.map_err(|error| error.to_string())? {
+                found.push(shard);
+            }
+        }
+        Ok(found)
+    }
+
+    #[test]
+    fn every_event_is_in_the_one_shard_of_its_key() {
+        let connection = connection();
+        let values = [
+            "\"plain\"",
+            "\"with \\\"quotes\\\" and \\u00fc 😀\"",
+            "\"\"",
+            "0",
+            "-0",
+            "1.0",
+            "1e2",
+            "12345678901234567890",
+            "0.1",
+            "true",
+            "false",
+            "[1, 2]",
+            "{\"b\": 1, \"a\": null}",
+        ];
+        for value in values {
+            let data = format!("{{\"k\": {value}, \"deep\": {{\"k\": {value}}}}}");
+            for fields in [
+                None,
+                Some(r#"["data.k"]"#),
+                Some(r#"["data.deep.k"]"#),
+                Some(r#"["data.k", "metadata.m", "stream_id", "type"]"#),
+            ] {
+                let stored: Option<Vec<String>> =
+                    fields.map(|fields| serde_json::from_str(fields).unwrap());
+                let key = Key::from_stored(stored.as_deref()).unwrap();
+                let key = key.of_parts("stream-ü", "T", &data, "{\"m\":\"x\"}").unwrap();
+                let wanted = vec![shard_of(&key, 5)];
+                assert_eq!(shards(&connection, fields, &data), Ok(wanted), "{fields:?} {data}");
+            }
+        }
+    }
+
+    #[test]
+    fn event_without_a_key_is_refused_by_one_shard_and_not_lost_in_the_others() {
+        let connection = connection();
+        for data in ["{}", "{\"k\": null}", "[]", "1"] {
+            let mut refusing = 0;
+            for shard in 0..5 {
+                let params = (r#"["data.k"]"#, 5, shard, "s", data);
+                match connection.query_row(IN_SHARD, params, |row| row.get::<_, bool>(0)) {
+                    Ok(taken) => assert!(!taken),
+                    Err(error) => {
+                        let said = error.to_string();
+                        assert!(
+                            said.contains("event 7: key field data.k is missing or null"),
+                            "{said}"
+                        );
+                        refusing += 1;
+                    }
+                }
+            }
+            assert_eq!(refusing, 1, "{data}");
+        }
+    }
+}

@@ -28,7 +28,7 @@ mod unit;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::executor::block_on;
 use futures::future::{BoxFuture, FutureExt};
@@ -86,11 +86,13 @@ impl Projections {
 
     /// Runs a job in a transaction of its own. A panic of it undoes the transaction and is an error.
     fn run(&self, connection: &Connection, job: &Job) -> Result<JobOutcome, ApplyError> {
-        in_transaction(connection, ENGINE_PATIENCE, |connection| {
+        let begun = Instant::now();
+        let outcome = in_transaction(connection, ENGINE_PATIENCE, |connection| {
             let mut unit = SqliteUnit { connection, plans: &self.plans, bytes_max: self.bytes_max };
             let outcome = catch_unwind(AssertUnwindSafe(|| block_on(job.run(&mut unit))));
             outcome.unwrap_or_else(|panic| Err(unit::panicked(panic_message(panic.as_ref()))))
-        })
+        });
+        outcome.map(|outcome| JobOutcome { took: Some(begun.elapsed()), ..outcome })
     }
 }
 
