@@ -10,9 +10,9 @@
 //! and many at once share one. A member's failure undoes that member alone. If the transaction as a
 //! whole fails, each member is tried by itself, because one of them may be what it failed on.
 //!
-//! Transactions of the engine (batches of projections, leases) go behind appends that wait. While
-//! appends keep coming, a job that took some time leaves the file to them for three times as long,
-//! so that neither starves the other.
+//! Transactions of the engine (batches of projections, leases) let what waits go first. While appends
+//! keep coming, a job that took some time leaves the file to them for three times as long, so that
+//! neither starves the other.
 //!
 //! When the queue is closed the thread finishes what is in it and ends.
 
@@ -45,7 +45,7 @@ enum Request {
     Append(Member),
     /// Anything else that writes, in transactions of its own.
     Work(Work),
-    /// The same, behind all that waits.
+    /// The same, for the engine: others go first.
     Job(Work),
 }
 
@@ -77,6 +77,7 @@ impl Writer {
             requests,
             next: None,
             jobs: VecDeque::new(),
+            served_at: Instant::now(),
             appends_until: Instant::now(),
             hint,
             appends_max: options.group_appends_max,
@@ -175,6 +176,12 @@ fn ended() -> StoreError {
     StoreError::new(StoreErrorKind::HandleClosed, message)
 }
 
+/// A transaction of the engine that waits for its turn.
+struct Job {
+    queued_at: Instant,
+    work: Work,
+}
+
 struct WriterThread {
     connection: Connection,
     projections: Arc<Projections>,
@@ -182,7 +189,9 @@ struct WriterThread {
     /// Taken from the queue, and no part of the group at hand.
     next: Option<Request>,
     /// Taken from the queue, to be done when no appends wait or their time is over.
-    jobs: VecDeque<Work>,
+    jobs: VecDeque<Job>,
+    /// When the last of all else was begun.
+    served_at: Instant,
     /// Until then jobs let appends go first.
     appends_until: Instant,
     hint: Arc<Notify>,
@@ -195,9 +204,8 @@ impl WriterThread {
     fn run(mut self) {
         loop {
             let request = self.next.take().or_else(|| self.try_next());
-            let job_is_due = request.is_none() || Instant::now() >= self.appends_until;
             match request {
-                request if job_is_due && !self.jobs.is_empty() => {
+                request if self.job_is_due(request.is_some()) => {
                     self.next = request;
                     self.run_job();
                 }
@@ -211,7 +219,18 @@ impl WriterThread {
         }
     }
 
+    /// Whether a job goes before whatever else waits: if that has had its turn since the job came,
+    /// and its share of the time since the job before.
+    fn job_is_due(&self, others_wait: bool) -> bool {
+        self.jobs.front().is_some_and(|job| {
+            let had_their_turn =
+                self.served_at >= job.queued_at && Instant::now() >= self.appends_until;
+            !others_wait || had_their_turn
+        })
+    }
+
     fn serve(&mut self, request: Request) {
+        self.served_at = Instant::now();
         match request {
             Request::Append(first) => {
                 let group = self.collect(first);
@@ -221,14 +240,18 @@ impl WriterThread {
                 work(&self.connection);
                 self.hint.notify_one();
             }
-            Request::Job(work) => self.jobs.push_back(work),
+            Request::Job(work) => self.queue_job(work),
         }
+    }
+
+    fn queue_job(&mut self, work: Work) {
+        self.jobs.push_back(Job { queued_at: Instant::now(), work });
     }
 
     fn run_job(&mut self) {
         if let Some(job) = self.jobs.pop_front() {
             let begun = Instant::now();
-            job(&self.connection);
+            (job.work)(&self.connection);
             self.appends_until = Instant::now() + begun.elapsed() * APPENDS_SHARE;
         }
     }
@@ -246,7 +269,7 @@ impl WriterThread {
     fn set_aside(&mut self, request: Request) -> Option<Request> {
         match request {
             Request::Job(work) => {
-                self.jobs.push_back(work);
+                self.queue_job(work);
                 None
             }
             request => Some(request),
@@ -265,7 +288,7 @@ impl WriterThread {
                     events += member.append.events.len();
                     group.push(member);
                 }
-                Ok(Request::Job(work)) => self.jobs.push_back(work),
+                Ok(Request::Job(work)) => self.queue_job(work),
                 Ok(request) => {
                     self.next = Some(request);
                     break;
@@ -368,7 +391,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn jobs_wait_behind_all_else() {
+    async fn jobs_let_what_waits_go_first() {
         let writer = writer();
         let (hold, held) = std::sync::mpsc::channel::<()>();
         let done = Arc::new(Mutex::new(Vec::new()));
@@ -376,16 +399,17 @@ mod tests {
             let done = Arc::clone(&done);
             move |_: &Connection| done.lock().unwrap().push(name)
         };
-        let (first, second, job) = (note("first"), note("second"), note("job"));
-        let ((), _, _, _, ()) = tokio::join!(
+        let (job, other) = (note("job"), note("other"));
+        // All of them are queued before the thread goes on.
+        let ((), job, other, ()) = tokio::join!(
             biased;
             async { writer.run(move |_| held.recv().unwrap()).await.unwrap() },
             writer.run_job(job),
-            writer.run(first),
-            writer.run(second),
+            writer.run(other),
             async { hold.send(()).unwrap() },
         );
-        assert_eq!(*done.lock().unwrap(), ["first", "second", "job"]);
+        job.and(other).unwrap();
+        assert_eq!(*done.lock().unwrap(), ["other", "job"]);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
