@@ -9,6 +9,8 @@ mod import;
 mod init;
 mod postgres;
 mod project;
+mod run;
 mod schema;
+mod shop;
 mod support;
 mod usage;

@@ -39,8 +39,11 @@ impl Folder {
         self.path().join(name)
     }
 
+    /// Writes a file, with the folders it is in.
     pub(crate) fn write(&self, name: &str, text: &str) {
-        fs::write(self.file(name), text).unwrap();
+        let path = self.file(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
     }
 
     pub(crate) fn read(&self, name: &str) -> String {
@@ -197,6 +200,11 @@ pub(crate) fn line(stream: &str, event_type: &str, data: &str) -> String {
 
 /// Sends Ctrl-C to a command.
 pub(crate) fn interrupt(child: &Child) {
-    let id = child.id().to_string();
-    assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+    send(child, "INT");
+}
+
+/// Sends a signal to a command.
+pub(crate) fn send(child: &Child, signal: &str) {
+    let (signal, id) = (format!("-{signal}"), child.id().to_string());
+    assert!(Command::new("kill").args([&signal, &id]).status().unwrap().success());
 }

@@ -2,7 +2,8 @@
 -- data, metadata, id, recorded_at.
 INSERT INTO read_model.cart_totals AS t (cart_id, items)
 SELECT stream_id,
-       SUM(CAST(data->>'quantity' AS BIGINT) * CASE type WHEN 'ItemAdded' THEN 1 ELSE -1 END)
+       COALESCE(SUM(CAST(data->>'quantity' AS BIGINT)
+                    * CASE type WHEN 'ItemAdded' THEN 1 ELSE -1 END), 0)
   FROM batch
  GROUP BY stream_id
     ON CONFLICT (cart_id) DO UPDATE SET items = t.items + EXCLUDED.items;
