@@ -5,6 +5,7 @@
 //! caught, or the story proves nothing. Random loads print their seed; `EVERFOLD_SEED` replays it.
 //! Figures are printed: `cargo test --test fault -- --nocapture`.
 
+mod chain;
 mod checker;
 mod load;
 mod readers;
@@ -14,6 +15,8 @@ mod steady;
 mod busy_stream;
 mod high_water_mark_controls;
 mod high_water_mark_stress;
+mod inline_failures;
+mod inline_gates;
 mod lock_table_exhaustion;
 mod overlapping_streams;
 mod prepared_transaction;
