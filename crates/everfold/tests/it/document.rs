@@ -2,11 +2,13 @@
 //! what came of it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use everfold::{
     AppendError, DocumentProjection, ExpectedVersion, NewEvent, OnError, Projection,
     ProjectionError, RecordedEvent, Runner, Store,
 };
+use everfold_testkit::eventually;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -294,6 +296,32 @@ async fn documents_are_found_by_their_fields(fixture: Fixture) {
         let error = read.collect().await.unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
     }
+}
+
+#[tokio::test]
+async fn postgres_finds_documents_through_the_index() {
+    const STREAMS: usize = 2_000;
+    let fixture = Fixture::postgres().await;
+    let store = fixture.store().await;
+    let appends = (0..STREAMS).map(|n| {
+        let placed = placed("ada", &format!("city {n}"), 1);
+        everfold::StreamAppend::new(format!("order-{n}"), ExpectedVersion::Any, [placed])
+    });
+    store.append_many(appends).await.unwrap();
+    caught_up(&store, &orders().index("customer.city").build().unwrap()).await;
+    // How often an index was used is known to others once a session ends.
+    let client = fixture.database().connect().await;
+    client.batch_execute("ANALYZE").await.unwrap();
+    store.close().await;
+    let store = fixture.store().await;
+    let read = store.documents::<Order>("orders").find("customer.city", "city 1234");
+    let found = read.collect().await.unwrap();
+    assert_eq!(found.iter().map(|found| &*found.key).collect::<Vec<_>>(), ["order-1234"]);
+    store.close().await;
+    let uses = "SELECT idx_scan FROM pg_stat_user_indexes \
+                WHERE relname = 'orders' AND pg_get_indexdef(indexrelid) LIKE '%customer%'";
+    let used = async || client.query_one(uses, &[]).await.unwrap().get::<_, i64>(0) > 0;
+    eventually("the index is used", Duration::from_secs(30), used).await;
 }
 
 async fn documents_are_read_in_pages_in_the_order_of_keys(fixture: Fixture) {

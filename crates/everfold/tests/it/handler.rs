@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use everfold::postgres::{PostgresHandler, tokio_postgres};
 use everfold::sqlite::{SqliteHandler, rusqlite};
+use everfold::testing::ProjectionTest;
 use everfold::{
     ExpectedVersion, HandlerBatch, HandlerBody, HandlerError, NewEvent, OnError, Projection,
     ProjectionBuilder, ProjectionSettings, RecordedEvent,
@@ -283,4 +284,22 @@ async fn set_up_that_fails_registers_nothing(fixture: Fixture) {
     append(&store, "a", [added(1)]).await;
     caught_up(&store, &projection).await;
     assert_eq!(totals(&fixture).await, [[json!("a"), json!(1), json!(1)]]);
+}
+
+#[tokio::test]
+async fn handler_that_is_right_passes_the_test_kit_on_either_store() {
+    let stores = [Fixture::sqlite(), Fixture::postgres().await];
+    for fixture in stores {
+        let projection = on(&fixture, "totals", Totals::default()).build().unwrap();
+        let test = ProjectionTest::new(projection)
+            .on(&fixture.url)
+            .given_events("a", [added(1), added(2)])
+            .given_events("b", [added(4), event("Other", json!({}))])
+            .given_events("a", [added(8)])
+            .then_rows(
+                "SELECT stream, n, last FROM read_model.totals ORDER BY stream",
+                [("a", 11, 3), ("b", 4, 1)],
+            );
+        test.run().await.unwrap();
+    }
 }
