@@ -86,7 +86,8 @@ impl Job {
         careful: &mut Careful,
     ) -> Result<End, ApplyError> {
         // What is left to do, the first part on top.
-        let mut parts: Vec<std::ops::Range<usize>> = Vec::from([0..places.len()]);
+        let whole = 0..places.len();
+        let mut parts = vec![whole];
         while let Some(part) = parts.pop() {
             let part_places = &places[part.clone()];
             let mut free = careful.free(page, part_places);
