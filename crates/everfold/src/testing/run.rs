@@ -54,10 +54,12 @@ impl Plan {
     }
 
     async fn run_at(&self, scratch: &Scratch, setting: &Setting<'_>) -> Result<(), String> {
-        let mut options = StoreOptions::default();
-        options.migrate = Some(true);
-        options.pool_size = 4;
-        options.upcasters = Arc::clone(setting.upcasters);
+        let options = StoreOptions {
+            migrate: Some(true),
+            pool_size: 4,
+            upcasters: Arc::clone(setting.upcasters),
+            ..StoreOptions::default()
+        };
         let store = Store::open_with(scratch.url(), options).await.map_err(text)?;
         let outcome = self.run_on(&store, scratch, setting).await;
         store.close().await;

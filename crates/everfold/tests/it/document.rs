@@ -329,7 +329,7 @@ async fn documents_are_read_in_pages_in_the_order_of_keys(fixture: Fixture) {
     let store = fixture.store().await;
     let chain = Projection::document("chain", 1, Chain).build().unwrap();
     // Capitals before small letters, whatever the database's language says.
-    let name = |n: usize| format!("{}{n}", if n % 2 == 0 { 's' } else { 'S' });
+    let name = |n: usize| format!("{}{n}", if n.is_multiple_of(2) { 's' } else { 'S' });
     let appends = (0..STREAMS).map(|n| {
         let number = event("Counted", json!({ "n": n }));
         everfold::StreamAppend::new(name(n), ExpectedVersion::Any, [number])
