@@ -9,6 +9,7 @@ mod chain;
 mod checker;
 mod load;
 mod readers;
+mod registration;
 mod session;
 mod steady;
 

@@ -6,14 +6,17 @@ use everfold_testkit::TestDatabase;
 use crate::fixture::{Fixture, append, counted, read_all};
 
 /// A login in the given roles; dropped with the guard, since logins belong to the whole server.
-struct Login {
+pub(crate) struct Login {
     name: String,
     database: TestDatabase,
 }
 
 impl Login {
-    async fn new(fixture: Fixture, roles: &str) -> (Login, String) {
-        let database = fixture.into_database();
+    pub(crate) async fn new(fixture: Fixture, roles: &str) -> (Login, String) {
+        Login::of(fixture.into_database(), roles).await
+    }
+
+    pub(crate) async fn of(database: TestDatabase, roles: &str) -> (Login, String) {
         let name = format!("login_{}", everfold::Uuid::now_v7().simple());
         let client = database.connect().await;
         let mut sql = format!("CREATE ROLE {name} LOGIN PASSWORD 'pw'");
@@ -25,9 +28,11 @@ impl Login {
         (Login { name, database }, url)
     }
 
-    async fn drop_role(self) {
+    /// Only possible if nothing belongs to it.
+    pub(crate) async fn drop_role(self) -> TestDatabase {
         let client = self.database.connect().await;
         client.batch_execute(&format!("DROP ROLE {}", self.name)).await.unwrap();
+        self.database
     }
 }
 

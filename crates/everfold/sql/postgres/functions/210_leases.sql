@@ -60,27 +60,37 @@ BEGIN
                                   WHERE g.id = ANY (w.carries) AND w.expires_at >= clock_timestamp()) w
              WHERE g.id = ANY ($3) AND everfold.is_run(g.status, g.lifecycle)
         ), pools AS (
-            SELECT array_agg(c.id) AS generations, c.workers, cardinality(c.workers) AS among,
-                   array_position(c.workers, $1) - 1 AS place, min(c.id) AS first
+            SELECT min(c.id) AS first, array_agg(c.id) AS generations, c.workers
               FROM carried c GROUP BY c.workers
+        ), holders AS (
+            SELECT p.first, l.id AS worker, l.n, count(c.shard) AS has
+              FROM pools p
+             CROSS JOIN LATERAL unnest(p.workers) WITH ORDINALITY AS l(id, n)
+              LEFT JOIN everfold.checkpoints c ON c.owner = l.id AND c.generation = ANY (p.generations)
+             GROUP BY p.first, l.id, l.n
+        ), ranked AS (
+            -- Whoever has more comes first, so that shards stay where they are. Among equals, whoever
+            -- comes first in one pool does not come first in the next.
+            SELECT h.first, h.worker, h.has, count(*) OVER pool AS among,
+                   row_number() OVER (pool ORDER BY h.has DESC,
+                       (h.n + h.first) % (SELECT count(*) FROM holders o WHERE o.first = h.first)) AS place
+              FROM holders h WINDOW pool AS (PARTITION BY h.first)
+        ), divided AS (
+            SELECT p.first, p.generations,
+                   (SELECT count(*) FROM everfold.checkpoints c
+                     WHERE c.generation = ANY (p.generations)) AS shards
+              FROM pools p
         )
-        SELECT p.generations,
-               (SELECT count(*) FROM everfold.checkpoints c WHERE c.generation = ANY (p.generations)) AS all_shards,
-               (SELECT count(*) FROM everfold.checkpoints c
-                 WHERE c.generation = ANY (p.generations) AND c.owner = $1) AS own,
-               p.among,
-               -- Whoever comes first in one pool does not come first in the next.
-               (p.place + p.first) % p.among AS place
-          FROM pools p
+        -- The rest of the division goes to those who come first.
+        SELECT d.generations, r.has AS own,
+               d.shards / r.among + CASE WHEN r.place <= d.shards % r.among THEN 1 ELSE 0 END AS share
+          FROM divided d JOIN ranked r ON r.first = d.first AND r.worker = $1
     LOOP
-        -- The rest of the division goes to the first places.
-        pool.all_shards := pool.all_shards / pool.among
-            + CASE WHEN pool.place < pool.all_shards % pool.among THEN 1 ELSE 0 END;
-        IF pool.own > pool.all_shards THEN
+        IF pool.own > pool.share THEN
             WITH beyond AS (
                 SELECT c.generation, c.shard FROM everfold.checkpoints c
                  WHERE c.generation = ANY (pool.generations) AND c.owner = $1
-                 ORDER BY c.generation DESC, c.shard DESC LIMIT pool.own - pool.all_shards
+                 ORDER BY c.generation DESC, c.shard DESC LIMIT pool.own - pool.share
             ), given_up AS (
                 UPDATE everfold.checkpoints u SET owner = NULL, expires_at = NULL
                   FROM (SELECT c.generation, c.shard FROM everfold.checkpoints c
@@ -90,13 +100,13 @@ BEGIN
             )
             SELECT surplus || array_agg(b.generation), surplus_shards || array_agg(b.shard)
               INTO surplus, surplus_shards FROM beyond b;
-        ELSIF pool.own < pool.all_shards THEN
+        ELSIF pool.own < pool.share THEN
             UPDATE everfold.checkpoints u
                SET owner = $1, epoch = u.epoch + 1, expires_at = lease_end
               FROM (SELECT c.generation, c.shard FROM everfold.checkpoints c
                      WHERE c.generation = ANY (pool.generations)
                        AND (c.owner IS NULL OR c.expires_at < clock_timestamp())
-                     ORDER BY c.generation, c.shard LIMIT pool.all_shards - pool.own
+                     ORDER BY c.generation, c.shard LIMIT pool.share - pool.own
                        FOR UPDATE SKIP LOCKED) free
              WHERE u.generation = free.generation AND u.shard = free.shard;
         END IF;
