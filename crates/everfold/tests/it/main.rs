@@ -12,6 +12,7 @@ mod follow;
 mod handler;
 mod import;
 mod in_transaction;
+mod inline;
 mod leases;
 mod limits;
 mod model;

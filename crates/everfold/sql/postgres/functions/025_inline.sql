@@ -271,6 +271,7 @@ DECLARE
     without_key bigint[] := '{}';
     held text[] := '{}';
     behind bigint[] := '{}';
+    said text;
 BEGIN
     IF g.key_fields IS NOT NULL THEN
         without_key := ARRAY(SELECT e.position FROM everfold.events e
@@ -295,15 +296,19 @@ BEGIN
             IF everfold.is_transient(SQLSTATE) THEN
                 RAISE;
             END IF;
+            GET STACKED DIAGNOSTICS said = PG_EXCEPTION_CONTEXT;
+            -- The lines of the function are those of the file.
+            said := coalesce('apply.sql:' || substring(said FROM '[.]apply[(]bigint\[\][)] line (\d+)') || ': ', '')
+                || SQLERRM;
             IF g.on_error = 'dead-letter' THEN
                 held := held || keys[n];
                 behind := behind || positions[n];
                 INSERT INTO everfold.dead_letters (generation, position, key, error, attempts, tried_at)
-                VALUES (g.id, positions[n], keys[n], SQLERRM, 1, clock_timestamp());
+                VALUES (g.id, positions[n], keys[n], said, 1, clock_timestamp());
             END IF;
             INSERT INTO everfold.system_messages (generation, kind, position, key, actor, message)
             VALUES (g.id, CASE g.on_error WHEN 'skip' THEN 'skipped' ELSE 'dead-letter' END,
-                    positions[n], keys[n], 'append', SQLERRM);
+                    positions[n], keys[n], 'append', said);
         END;
     END LOOP;
 END $$;
@@ -347,4 +352,29 @@ BEGIN
         keys := keys || some_keys;
         documents := documents || some_documents;
     END LOOP;
+END $$;
+
+-- Records what a client could not apply to the inline projections that it carries: dead letters, the
+-- events behind them, and a message for each event that failed. Parameters have one element an
+-- event: `behind` is NULL for one that failed, `errors` for one that waits, `left_out` says that it
+-- is given up for good.
+CREATE OR REPLACE FUNCTION everfold.give_up_inline(generations integer[], positions bigint[],
+    keys text[], behind bigint[], errors text[], left_out boolean[])
+RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, everfold, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    INSERT INTO everfold.dead_letters (generation, position, key, behind, error, attempts, tried_at)
+    SELECT u.generation, u.position, u.key, u.behind, u.error, CASE WHEN u.behind IS NULL THEN 1 ELSE 0 END,
+           CASE WHEN u.behind IS NULL THEN clock_timestamp() END
+      FROM unnest($1, $2, $3, $4, $5, $6) AS u(generation, position, key, behind, error, left_out)
+      JOIN everfold.generations g ON g.id = u.generation AND g.lifecycle = 'inline' AND g.kind <> 'sql'
+     WHERE NOT u.left_out;
+    INSERT INTO everfold.system_messages (generation, kind, position, key, actor, message)
+    SELECT u.generation, CASE WHEN u.left_out THEN 'skipped' ELSE 'dead-letter' END, u.position, u.key,
+           'append', u.error
+      FROM unnest($1, $2, $3, $4, $5, $6) AS u(generation, position, key, behind, error, left_out)
+      JOIN everfold.generations g ON g.id = u.generation AND g.lifecycle = 'inline' AND g.kind <> 'sql'
+     WHERE u.behind IS NULL
+     ORDER BY u.position;
 END $$;

@@ -16,6 +16,7 @@ BEGIN
             everfold.append_event(text, bigint, text, jsonb, jsonb, uuid, integer, boolean),
             everfold.append_group(text[], integer[], bigint[], integer[], text[], jsonb[], jsonb[], uuid[], integer[], boolean, integer[]),
             everfold.append_many(jsonb),
+            everfold.give_up_inline(integer[], bigint[], text[], bigint[], text[], boolean[]),
             everfold.stage_import(),
             everfold.import_progress(text),
             everfold.import_chunk(text, bigint, bigint, bigint, text, boolean),

@@ -2,6 +2,7 @@
 
 use tokio_postgres::error::DbError;
 
+use super::projection::said;
 use crate::append::StreamAppend;
 use crate::error::{AppendError, InvalidAppend, StoreError, StoreErrorKind};
 use crate::{ExpectedVersion, Version};
@@ -116,11 +117,7 @@ pub(super) fn refused_by_projection(database: &DbError) -> Option<Refusal> {
         return None;
     }
     let projection = projection_in_context(database.where_()?)?.to_owned();
-    let message = match database.detail() {
-        Some(detail) => format!("{} ({detail})", database.message()),
-        None => database.message().to_owned(),
-    };
-    Some(Refusal { projection, message })
+    Some(Refusal { projection, message: said(database) })
 }
 
 /// The projection whose function an error passed through: `… function everfold_3_totals.apply(…`.

@@ -15,7 +15,7 @@ use crate::error::StoreError;
 use crate::projection::generation::Generation;
 use crate::projection::projector::DocumentChange;
 
-const GIVE_UP: &str = include_str!("../../../../sql/postgres/statements/give_up_inline.sql");
+const GIVE_UP: &str = "SELECT everfold.give_up_inline($1, $2, $3, $4, $5, $6)";
 
 /// Whatever runs a statement inside the append's transaction.
 pub(super) trait Run: Sync {

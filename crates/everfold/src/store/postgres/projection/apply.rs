@@ -59,7 +59,7 @@ fn refused(error: tokio_postgres::Error) -> ApplyError {
 }
 
 /// What the server said, with file and line where it is about a statement of the projection.
-fn said(database: &DbError) -> String {
+pub(in crate::store::postgres) fn said(database: &DbError) -> String {
     let message = match database.detail() {
         Some(detail) if !detail.starts_with('{') => format!("{} ({detail})", database.message()),
         _ => database.message().to_owned(),

@@ -40,6 +40,7 @@ use crate::store::{
     Carried, DocumentQuery, Heads, ProjectionBackend, Reach, Registration, StatusChange,
     StoredDocument, Tick,
 };
+pub(super) use apply::said;
 
 impl PostgresStore {
     /// Runs a job in a transaction of its own.
