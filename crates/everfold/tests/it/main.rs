@@ -5,6 +5,7 @@ mod fixture;
 
 mod append;
 mod append_many;
+mod bank;
 mod decider;
 mod document;
 mod doors;
