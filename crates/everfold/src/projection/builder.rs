@@ -101,7 +101,7 @@ impl<B> ProjectionBuilder<B> {
         ProjectionBuilder { definition, body: code, wrong: None }
     }
 
-    fn refuse(&mut self, message: impl Into<String>) {
+    pub(super) fn refuse(&mut self, message: impl Into<String>) {
         self.wrong.get_or_insert(message.into());
     }
 

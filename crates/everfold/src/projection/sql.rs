@@ -103,6 +103,24 @@ impl ProjectionBuilder<SqlBody> {
         self
     }
 
+    /// What SQLite is given instead of an [`upcaster`](Self::upcaster) that was added before.
+    pub fn upcaster_on_sqlite(
+        mut self,
+        event_type: &str,
+        schema_version: u32,
+        expression: impl Into<String>,
+    ) -> Self {
+        let name = format!("upcaster {event_type}.{schema_version} (SQLite)");
+        let same = |step: &&mut UpcasterScripts| {
+            step.event_type == event_type && step.schema_version == schema_version
+        };
+        match self.body.upcasters.iter_mut().find(same) {
+            Some(step) => step.expression_sqlite = Some(Script::given(&name, expression)),
+            None => self.refuse(format!("{name} takes over from none; add upcaster(..) before it")),
+        }
+        self
+    }
+
     /// The SQL as read from files.
     pub(super) fn scripts(
         mut self,
@@ -319,6 +337,8 @@ mod tests {
         assert!(error.contains("add \"Old\" to its events"), "{error}");
         check(&["New", "Old"]).unwrap();
         check(&["Other"]).unwrap();
+        let alone = builder().upcaster_on_sqlite("A", 1, "data").build();
+        refused(alone, "upcaster A.1 (SQLite) takes over from none");
         check_upcasters(&builder().build().unwrap().definition, &upcasters).unwrap();
     }
 }

@@ -23,6 +23,7 @@ mod register;
 mod repeat;
 mod roles;
 mod schema;
+mod sql;
 mod testing;
 mod tls;
 mod upcast;

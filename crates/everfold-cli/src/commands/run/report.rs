@@ -139,8 +139,7 @@ fn moved(status: &ProjectionStatus) -> String {
 }
 
 fn failed(name: &str, version: u32, reason: &str) -> String {
-    let reason = shown(reason);
-    format!("{name} version {version} has failed: {reason}; mend it, then `everfold resume {name}`")
+    format!("{name} version {version} has failed: {}", shown(reason))
 }
 
 fn dead_letters(status: &ProjectionStatus) -> String {
