@@ -2,6 +2,7 @@
 //! writer at a time. What both stores promise is in `tests/it`.
 #![cfg(feature = "sqlite")]
 
+mod chains;
 mod closing;
 mod crash;
 mod files;
@@ -12,3 +13,4 @@ mod migrate;
 mod processes;
 mod projections;
 mod read;
+mod sql_projections;

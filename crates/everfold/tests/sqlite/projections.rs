@@ -2,87 +2,17 @@
 //! events applied twice, left out, or applied in another order. Guaranteed: the read model is what
 //! a fold of the log by position gives, whoever died when.
 
-use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::Child;
 use std::time::Duration;
 
-use everfold::sqlite::{append_in, rusqlite};
-use everfold::{
-    ExpectedVersion, NewEvent, Position, Projection, ProjectionSettings, Runner, RunnerHandle,
-    RunnerOptions, Store, StreamAppend,
-};
+use everfold::{ExpectedVersion, Projection, Runner, RunnerHandle, RunnerOptions, Store};
 use everfold_testkit::eventually;
 
+use crate::chains::{ACCOUNTS, STREAMS, chains, events, fill, folded, shown, stream};
 use crate::fixture::{Place, child, child_file, url};
 
-const STREAMS: u64 = 8;
-const ACCOUNTS: u64 = 5;
 const LONG: Duration = Duration::from_secs(60);
-
-const CREATE: &str =
-    "CREATE TABLE read_model.chains (account TEXT PRIMARY KEY, chain TEXT NOT NULL)";
-const APPLY: &str = "INSERT INTO read_model.chains AS c (account, chain)
-    SELECT data->>'account', group_concat(position, ',' ORDER BY position)
-      FROM batch WHERE true GROUP BY data->>'account'
-    ON CONFLICT (account) DO UPDATE SET chain = c.chain || ',' || EXCLUDED.chain";
-
-/// For each account, across streams, the positions of its events in the order of application.
-fn chains() -> everfold::ProjectionBuilder<everfold::SqlBody> {
-    let mut settings = ProjectionSettings::default();
-    settings.batch_events = 7;
-    Projection::sql("chains", 1)
-        .create(CREATE)
-        .apply(APPLY)
-        .events(["Moved"])
-        .key_fields(["data.account"])
-        .settings(settings)
-}
-
-fn moved(number: u64) -> NewEvent {
-    let data = serde_json::json!({ "account": format!("a-{}", number % ACCOUNTS) });
-    NewEvent::new("Moved", &data).unwrap()
-}
-
-fn stream(number: u64) -> String {
-    format!("s-{}", number % STREAMS)
-}
-
-fn events(number: u64) -> [NewEvent; 3] {
-    [moved(number), NewEvent::from_json("Other", "{}").unwrap(), moved(number + 1)]
-}
-
-fn append_of(number: u64) -> StreamAppend {
-    StreamAppend::new(stream(number), ExpectedVersion::Any, events(number))
-}
-
-async fn fill(store: &Store, appends: u64) -> Position {
-    let all: Vec<StreamAppend> = (0..appends).map(append_of).collect();
-    let outcomes = store.append_many(all).await.unwrap();
-    outcomes.into_iter().map(|outcome| outcome.unwrap().last_position).max().unwrap()
-}
-
-/// What the log says.
-async fn folded(store: &Store) -> BTreeMap<String, String> {
-    let mut chains: BTreeMap<String, String> = BTreeMap::new();
-    for event in store.read_all().types(["Moved"]).collect().await.unwrap() {
-        let data: serde_json::Value = event.data_as().unwrap();
-        let chain = chains.entry(data["account"].as_str().unwrap().to_owned()).or_default();
-        if !chain.is_empty() {
-            chain.push(',');
-        }
-        chain.push_str(&event.position.to_string());
-    }
-    chains
-}
-
-/// What readers see.
-fn shown(place: &Place) -> BTreeMap<String, String> {
-    let connection = place.connect();
-    let mut statement = connection.prepare("SELECT account, chain FROM read_model_chains").unwrap();
-    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
-    rows.map(Result::unwrap).collect()
-}
 
 fn quick() -> RunnerOptions {
     let mut options = RunnerOptions::default();
@@ -199,28 +129,4 @@ async fn processes_share_the_shards_and_take_over_from_the_dead() {
     assert_eq!(shown(&place), folded(&store).await);
     staying.kill().unwrap();
     staying.wait().unwrap();
-}
-
-#[tokio::test]
-async fn callers_transaction_applies_inline_sql_and_undoes_it() {
-    let place = Place::new();
-    let store = place.open().await;
-    store.register(chains().inline().build().unwrap()).await.unwrap();
-    let mut connection = place.connect();
-    let immediate = rusqlite::TransactionBehavior::Immediate;
-
-    let transaction = connection.transaction_with_behavior(immediate).unwrap();
-    append_in(&transaction, &append_of(1)).unwrap();
-    transaction.rollback().unwrap();
-    assert!(shown(&place).is_empty());
-
-    let transaction = connection.transaction_with_behavior(immediate).unwrap();
-    append_in(&transaction, &append_of(1)).unwrap();
-    let keyless = NewEvent::from_json("Moved", "{}").unwrap();
-    let refused = StreamAppend::new("s-1", ExpectedVersion::Any, [moved(3), keyless]);
-    let error = append_in(&transaction, &refused).unwrap_err();
-    assert!(error.to_string().contains("data.account is missing or null"), "{error}");
-    transaction.commit().unwrap();
-    assert_eq!(shown(&place), folded(&store).await);
-    assert_eq!(shown(&place).len(), 2, "the refused append left nothing behind");
 }

@@ -71,6 +71,7 @@ fn located(
     let line = planned.line(sent, offset(&error));
     match refused(connection, error) {
         ApplyError::Refused { message, position } => {
+            let message = plan.in_words_of_the_file(&message);
             ApplyError::Refused { message: format!("{}:{line}: {message}", plan.file), position }
         }
         other => other,

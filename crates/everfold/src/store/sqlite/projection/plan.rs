@@ -57,7 +57,15 @@ pub(super) struct Frame<'a> {
 pub(super) struct Plan {
     /// For messages.
     pub(super) file: String,
+    home: String,
     pub(super) statements: Vec<Planned>,
+}
+
+impl Plan {
+    /// What SQLite said, with the tables under the names that the files have for them.
+    pub(super) fn in_words_of_the_file(&self, said: &str) -> String {
+        said.replace(&self.home, "read_model.")
+    }
 }
 
 /// One statement, in both forms.
@@ -95,7 +103,8 @@ pub(super) fn plan(
         let of_positions = sent(&statement, &positions, frame.home)?;
         statements.push(Planned { statement, of_range, of_positions });
     }
-    Ok(Plan { file: apply.file.display().to_string(), statements })
+    let (file, home) = (apply.file.display().to_string(), frame.home.to_owned());
+    Ok(Plan { file, home, statements })
 }
 
 fn sent(statement: &Statement, batch: &str, home: &str) -> Result<String, ScriptError> {
