@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use everfold_testkit::{Cluster, ClusterOptions, TestDatabase, eventually, free_port};
 
+use crate::shop::Shop;
 use crate::support::{Folder, LIMIT, Ran, interrupt, lines, wait};
 
 /// Runs the command on a database.
@@ -118,6 +119,27 @@ async fn doctor_names_the_transaction_that_holds_the_mark() {
 
     client.batch_execute("COMMIT").await.unwrap();
     run(&database, &["doctor"]).exits(0).prints("high-water mark  4");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mark_that_stands_still_is_unhealthy() {
+    let shop = Shop::postgres().await;
+    shop.sums("sums", "version = 1\nlifecycle = \"catch-up\"\n");
+    shop.run(&["run", "--once"]).exits(0);
+    let client = shop.database().connect().await;
+    let append =
+        "BEGIN; SELECT everfold.append('a', NULL, '[{\"type\": \"T\", \"data\": {\"n\": 1}}]')";
+    client.batch_execute(append).await.unwrap();
+    let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    shop.numbers("events", &[("b", Some(2))]);
+    shop.run(&["health"]).exits(0);
+    let ran = shop.run(&["health", "--mark-held-for", "0"]).exits(3);
+    ran.prints("problem  the store  mark: ").prints(&format!("the session with pid {pid}"));
+    shop.run(&["wait", "sums", "--timeout", "0"]).fails(3, "did not reach position 2");
+    client.batch_execute("COMMIT").await.unwrap();
+    shop.run(&["run", "--once"]).exits(0);
+    shop.run(&["health", "--mark-held-for", "0"]).exits(0).prints("healthy");
+    assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|1", "b|2"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

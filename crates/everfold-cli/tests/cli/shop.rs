@@ -159,6 +159,11 @@ impl Shop {
         shards.map(|shard| shard["owner"].as_str().map(str::to_owned)).collect()
     }
 
+    /// The database behind the store, on PostgreSQL.
+    pub(crate) fn database(&self) -> &TestDatabase {
+        self.database.as_ref().expect("a SQLite store has no database server")
+    }
+
     pub(crate) fn is_sqlite(&self) -> bool {
         self.database.is_none()
     }

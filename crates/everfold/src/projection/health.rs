@@ -105,7 +105,6 @@ impl HealthProblem {
         let name = self.projection.as_deref().unwrap_or_default();
         let message = format!("{name}, {}: {}", self.check, self.message);
         let hint = match self.check {
-            "failed" => format!("mend it, then `everfold resume {name}`"),
             "dead-letters" => format!("`everfold dead-letters list {name}`"),
             "skips" => format!("`everfold skips list {name}`"),
             _ => format!("`everfold status {name}`"),
@@ -163,7 +162,8 @@ fn check_projection(
 fn stalled(status: &ProjectionStatus, options: &HealthOptions) -> Option<&'static str> {
     use GenerationStatus::{Active, Building};
     let runs = matches!(status.status, Active | Building);
-    if !runs || status.lag_seconds < options.stalled_after.as_secs_f64() {
+    let waits = status.lag_events > 0;
+    if !runs || !waits || status.lag_seconds < options.stalled_after.as_secs_f64() {
         return None;
     }
     if status.shards.iter().any(|shard| shard.owner.is_none()) {

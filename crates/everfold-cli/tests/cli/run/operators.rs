@@ -7,6 +7,7 @@ use crate::support::{LIMIT, lines, send, wait};
 on_both_stores! {
     paused_inline_projection_owes_and_makes_up_for_it,
     paused_catch_up_projection_stands_still,
+    lag_is_held_against_its_thresholds,
     mistyped_names_get_a_suggestion,
     namespaces_keep_projects_apart,
     status_is_stable_json,
@@ -56,6 +57,28 @@ async fn paused_catch_up_projection_stands_still(shop: Shop) {
     assert_eq!(json, serde_json::json!({ "resumed": ["sums"] }));
     shop.run(&["run", "--once"]).done();
     assert_eq!(shop.rows("sums", &["n"]).await, ["1"]);
+}
+
+async fn lag_is_held_against_its_thresholds(shop: Shop) {
+    shop.sums("patient", CATCH_UP);
+    shop.sums("uneasy", &format!("{CATCH_UP}lag_warn = \"0ms\"\nlag_fail = \"1h\"\n"));
+    shop.run(&["run", "--once"]).done();
+    shop.numbers("events", &[("a", Some(1)), ("a", Some(2))]);
+    let ran =
+        shop.run(&["health"]).exits(0).prints("warning  uneasy  lag: ").prints("2 events behind");
+    assert_eq!(ran.stdout.lines().count(), 1, "{ran:#?}");
+    shop.sums("failing", &format!("{CATCH_UP}lag_fail = \"0ms\"\n"));
+    shop.run(&["run", "--once", "--only", "failing"]).done();
+    shop.run(&["health"]).exits(0);
+    shop.numbers("more", &[("b", Some(1))]);
+    let json = shop.run(&["health", "--json"]).exits(3).json();
+    let problems = json["problems"].as_array().unwrap();
+    let failing = problems.iter().find(|problem| problem["projection"] == "failing").unwrap();
+    assert_eq!((&failing["check"], &failing["severity"]), (&"lag".into(), &"problem".into()));
+    let ran = shop.run(&["health", "--stalled-after", "0"]).exits(3).prints("patient  stalled: ");
+    ran.prints("nobody runs it; start a runner that carries it (`everfold run`)");
+    shop.run(&["run", "--once"]).done();
+    shop.run(&["health", "--stalled-after", "0"]).done().prints("healthy");
 }
 
 async fn mistyped_names_get_a_suggestion(shop: Shop) {
