@@ -87,6 +87,85 @@ impl Fixture {
         matches!(self.keep, Keep::Folder { .. })
     }
 
+    /// Runs statements beside the store: the first on PostgreSQL, the second on SQLite.
+    pub(crate) async fn execute(&self, postgres: &str, sqlite: &str) {
+        match &self.keep {
+            Keep::Database(database) => {
+                database
+                    .connect()
+                    .await
+                    .batch_execute(postgres)
+                    .await
+                    .expect("the statement works");
+            }
+            Keep::Folder { .. } => {
+                self.sqlite_connection().execute_batch(sqlite).expect("the statement works");
+            }
+        }
+    }
+
+    /// Rows of two columns of a read model, by the first.
+    pub(crate) async fn pairs(&self, table: &str, key: &str, value: &str) -> Vec<(String, i64)> {
+        match &self.keep {
+            Keep::Database(database) => {
+                let sql = format!("SELECT {key}, {value} FROM read_model.{table} ORDER BY 1");
+                let rows = database.connect().await.query(&sql, &[]).await.unwrap();
+                rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+            }
+            Keep::Folder { .. } => {
+                let sql = format!("SELECT {key}, {value} FROM read_model_{table} ORDER BY 1");
+                let connection = self.sqlite_connection();
+                let mut statement = connection.prepare(&sql).unwrap();
+                let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+                rows.map(Result::unwrap).collect()
+            }
+        }
+    }
+
+    /// Runs a statement on the tables of a projection's only generation; `{}` comes before a name.
+    pub(crate) async fn execute_in(&self, projection: &str, sql: &str) {
+        let home = format!(
+            "SELECT home FROM everfold{} g JOIN everfold{} p ON p.id = g.projection WHERE name = '{projection}'",
+            if self.is_sqlite() { "_generations" } else { ".generations" },
+            if self.is_sqlite() { "_projections" } else { ".projections" },
+        );
+        match &self.keep {
+            Keep::Database(database) => {
+                let client = database.connect().await;
+                let home: String = client.query_one(&home, &[]).await.unwrap().get(0);
+                client.batch_execute(&sql.replace("{}", &format!("{home}."))).await.unwrap();
+            }
+            Keep::Folder { .. } => {
+                let connection = self.sqlite_connection();
+                let home: String = connection.query_row(&home, [], |row| row.get(0)).unwrap();
+                connection.execute_batch(&sql.replace("{}", &home)).unwrap();
+            }
+        }
+    }
+
+    fn sqlite_connection(&self) -> everfold::sqlite::rusqlite::Connection {
+        let path = self.url.strip_prefix("sqlite:").expect("it is a SQLite URL");
+        let connection = everfold::sqlite::rusqlite::Connection::open(path).unwrap();
+        connection.busy_timeout(std::time::Duration::from_secs(60)).unwrap();
+        connection
+    }
+
+    /// Gives all leases to another worker, for some time from now.
+    pub(crate) async fn take_lease(&self, worker: &str, ttl: std::time::Duration) {
+        let ttl = ttl.as_secs();
+        self.execute(
+            &format!(
+                "UPDATE everfold.checkpoints SET owner = '{worker}', epoch = epoch + 1, \
+                 expires_at = clock_timestamp() + interval '{ttl} s'"
+            ),
+            &format!(
+                "UPDATE everfold_checkpoints SET owner = '{worker}', epoch = epoch + 1, \
+                 expires_at = CAST(unixepoch('subsec') * 1000 AS INTEGER) + {ttl} * 1000"
+            ),
+        )
+        .await;
+    }
+
     pub(crate) async fn store(&self) -> Store {
         self.store_with(|_| {}).await
     }

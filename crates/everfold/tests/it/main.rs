@@ -1,11 +1,13 @@
 //! What every store must do, written once and run on SQLite, on PostgreSQL, and on PostgreSQL
 //! through PgBouncer in transaction mode.
 
+mod chain;
 mod fixture;
 
 mod append;
 mod append_many;
 mod bank;
+mod dead_letters;
 mod decider;
 mod document;
 mod doors;
@@ -22,6 +24,7 @@ mod read;
 mod register;
 mod repeat;
 mod roles;
+mod runner;
 mod schema;
 mod sql;
 mod testing;

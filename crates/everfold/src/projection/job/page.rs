@@ -65,6 +65,7 @@ impl Job {
                 Ok(None) => continue,
                 Err(message) => (self.key_of_refused(&event), Some(message)),
             };
+            // An event without a key belongs to the shard of the empty one, on SQLite's side too.
             if shard.is_some_and(|shard| self.shard_of(&key) != shard) {
                 continue;
             }

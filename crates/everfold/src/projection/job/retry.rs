@@ -63,11 +63,11 @@ impl Job {
         for key in [today.as_str(), NO_KEY] {
             let rows = unit.dead_letters(self.generation.id, Some(key)).await?;
             if rows.iter().any(|row| row.position == event.position) {
-                let mut shards = [self.shard_of(&today), self.shard_of(key)];
+                let mut shards = vec![self.shard_of(&today), self.shard_of(key)];
                 shards.sort_unstable();
-                unit.lock_shard(self.generation.id, shards[0]).await?;
-                if shards[0] != shards[1] {
-                    unit.lock_shard(self.generation.id, shards[1]).await?;
+                shards.dedup();
+                for shard in shards {
+                    unit.lock_shard(self.generation.id, shard).await?;
                 }
                 return Ok(Some(key.to_owned()));
             }
