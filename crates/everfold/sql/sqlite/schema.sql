@@ -87,7 +87,6 @@ CREATE TABLE everfold_generations (
     shards INTEGER NOT NULL,
     on_error TEXT NOT NULL,
     definition_hash TEXT NOT NULL,
-    definition TEXT NOT NULL,
     -- The prefix of its tables and indexes.
     home TEXT NOT NULL,
     tables TEXT NOT NULL,
@@ -95,6 +94,8 @@ CREATE TABLE everfold_generations (
     reason TEXT,
     status_since TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z'),
     created_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z'),
+    -- Last, because it is long: what stands behind it is slower to read.
+    definition TEXT NOT NULL,
     CONSTRAINT generations_pkey PRIMARY KEY (id AUTOINCREMENT),
     CONSTRAINT generations_version_positive CHECK (version > 0),
     CONSTRAINT generations_kind_known CHECK (kind IN ('sql', 'document', 'handler')),
@@ -107,7 +108,8 @@ CREATE TABLE everfold_generations (
 
 -- index everfold_generations_inline_idx
 CREATE INDEX everfold_generations_inline_idx
-    ON everfold_generations (id, status, on_error, definition_hash) WHERE lifecycle = 'inline';
+    ON everfold_generations (id, status, on_error, definition_hash, lifecycle)
+    WHERE lifecycle = 'inline';
 
 -- table everfold_imports
 CREATE TABLE everfold_imports (
@@ -153,7 +155,7 @@ CREATE TABLE everfold_run_log (
 ) STRICT;
 
 -- index everfold_run_log_generation_idx
-CREATE INDEX everfold_run_log_generation_idx ON everfold_run_log (generation, id);
+CREATE INDEX everfold_run_log_generation_idx ON everfold_run_log (generation, recorded_at);
 
 -- table everfold_skips
 CREATE TABLE everfold_skips (

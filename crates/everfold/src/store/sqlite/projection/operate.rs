@@ -29,11 +29,9 @@ const WANT_RETRY: &str = "UPDATE everfold_dead_letters SET retry_wanted = 1 \
 const WANTED_RETRIES: &str = "SELECT generation, position FROM everfold_dead_letters \
     WHERE retry_wanted AND generation IN (SELECT value FROM json_each(?1)) \
     ORDER BY position LIMIT ?2";
-const PRUNE_RUNS: &str = "DELETE FROM everfold_run_log WHERE id IN (SELECT id FROM everfold_run_log \
-    WHERE recorded_at < strftime('%Y-%m-%dT%H:%M:%f', 'now', ?1) || '000Z' ORDER BY id LIMIT ?2)";
-const PRUNE_MESSAGES: &str = "DELETE FROM everfold_system_messages WHERE id IN \
-    (SELECT id FROM everfold_system_messages \
-     WHERE recorded_at < strftime('%Y-%m-%dT%H:%M:%f', 'now', ?1) || '000Z' ORDER BY id LIMIT ?2)";
+const PRUNE_RUNS: &str = include_str!("../../../../sql/sqlite/statements/prune_run_log.sql");
+const PRUNE_MESSAGES: &str =
+    include_str!("../../../../sql/sqlite/statements/prune_system_messages.sql");
 
 /// Rows that one transaction of the retention deletes, so that appends do not wait long for it.
 const PRUNE_MAX: usize = 1_000;
@@ -164,4 +162,31 @@ fn numbers(generations: &[i32]) -> String {
 
 fn most(max: usize) -> i64 {
     i64::try_from(max).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::sqlite::schema;
+
+    #[test]
+    fn retention_deletes_what_is_old_in_bounded_steps() {
+        let connection = Connection::open_in_memory().unwrap();
+        schema::migrate(&connection, Duration::from_secs(1)).unwrap();
+        let insert = "INSERT INTO everfold_system_messages (recorded_at, kind, actor, message)
+            VALUES (coalesce(?1, strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z'), 'k', 'a', 'm')";
+        for _ in 0..PRUNE_MAX + 5 {
+            connection.execute(insert, [Some("2001-01-01T00:00:00.000000Z")]).unwrap();
+        }
+        connection.execute(insert, [None::<&str>]).unwrap();
+        let left = || -> usize {
+            let count = "SELECT count(*) FROM everfold_system_messages";
+            connection.query_row(count, [], |row| row.get::<_, i64>(0)).unwrap() as usize
+        };
+        let day = Duration::from_secs(24 * 60 * 60);
+        assert!(prune(&connection, day).unwrap(), "there is more");
+        assert_eq!(left(), 6);
+        assert!(!prune(&connection, day).unwrap());
+        assert_eq!(left(), 1, "the young one stays");
+    }
 }
