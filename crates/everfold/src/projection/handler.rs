@@ -17,7 +17,8 @@ pub struct HandlerBatch<'a> {
     /// Where the projection's tables are: on PostgreSQL their schema (`{home}.orders`), on SQLite the
     /// prefix of their names (`{home}orders`). Plain text that needs no quoting.
     pub home: &'a str,
-    /// Whether these events were applied before, by an earlier generation: side effects stay off.
+    /// Whether this is a generation that readers do not see: it is built from history beside another
+    /// one, which has applied these events, or will. Side effects stay off then.
     pub replayed: bool,
 }
 

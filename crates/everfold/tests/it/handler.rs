@@ -1,8 +1,8 @@
 //! Handler projections: code with the open transaction of the store it is for. What it writes is
 //! committed with the checkpoint, or not at all.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use everfold::postgres::{PostgresHandler, tokio_postgres};
 use everfold::sqlite::{SqliteHandler, rusqlite};
@@ -24,6 +24,7 @@ on_every_store! {
     handler_is_told_of_events_that_are_left_out,
     events_behind_a_dead_letter_wait_and_other_keys_go_on,
     inline_handler_writes_with_the_append_or_not_at_all,
+    handler_of_a_version_that_is_built_beside_knows_it_is_replayed,
     handler_for_the_other_store_is_refused,
     set_up_that_fails_registers_nothing,
 }
@@ -34,6 +35,8 @@ on_every_store! {
 struct Totals {
     stumbles: Arc<AtomicU32>,
     broken_set_up: bool,
+    /// Of each event that was seen, whether it was a replay.
+    replays: Arc<Mutex<Vec<bool>>>,
 }
 
 fn number(event: &RecordedEvent) -> i64 {
@@ -48,6 +51,11 @@ impl Totals {
             13 => Err("thirteen is refused".into()),
             _ => Ok(()),
         }
+    }
+
+    fn note(&self, batch: &HandlerBatch<'_>) {
+        let seen = std::iter::repeat_n(batch.replayed, batch.events.len());
+        self.replays.lock().unwrap().extend(seen);
     }
 
     fn stumble(&self) -> Result<(), HandlerError> {
@@ -85,6 +93,7 @@ impl PostgresHandler for Totals {
         transaction: &'a tokio_postgres::Transaction<'_>,
     ) -> BoxFuture<'a, Result<(), HandlerError>> {
         Box::pin(async move {
+            self.note(&batch);
             let add = format!("INSERT INTO {}.totals AS t {ADD}", batch.home);
             for event in batch.events {
                 let (n, version) = (number(event), event.version.0.cast_signed());
@@ -122,6 +131,7 @@ impl SqliteHandler for Totals {
         batch: HandlerBatch<'_>,
         connection: &rusqlite::Connection,
     ) -> Result<(), HandlerError> {
+        self.note(&batch);
         let mut add =
             connection.prepare_cached(&format!("INSERT INTO {}totals AS t {ADD}", batch.home))?;
         for event in batch.events {
@@ -149,11 +159,20 @@ impl SqliteHandler for Totals {
 }
 
 fn on(fixture: &Fixture, name: &str, totals: Totals) -> ProjectionBuilder<HandlerBody> {
+    version_on(fixture, name, 1, totals)
+}
+
+fn version_on(
+    fixture: &Fixture,
+    name: &str,
+    version: u32,
+    totals: Totals,
+) -> ProjectionBuilder<HandlerBody> {
     let mut settings = ProjectionSettings::default();
     settings.retries = 0;
     let builder = match fixture.is_sqlite() {
-        true => Projection::sqlite_handler(name, 1, totals),
-        false => Projection::postgres_handler(name, 1, totals),
+        true => Projection::sqlite_handler(name, version, totals),
+        false => Projection::postgres_handler(name, version, totals),
     };
     builder.events(["Added"]).settings(settings)
 }
@@ -260,6 +279,18 @@ async fn inline_handler_writes_with_the_append_or_not_at_all(fixture: Fixture) {
     assert_eq!(totals(&fixture).await, [[json!("a"), json!(3), json!(2)]]);
     append(&store, "a", [added(8)]).await;
     assert_eq!(totals(&fixture).await, [[json!("a"), json!(11), json!(3)]]);
+}
+
+async fn handler_of_a_version_that_is_built_beside_knows_it_is_replayed(fixture: Fixture) {
+    let store = fixture.store().await;
+    let (first, second) = (Totals::default(), Totals::default());
+    append(&store, "a", [added(1), added(2)]).await;
+    caught_up(&store, &on(&fixture, "totals", first.clone()).build().unwrap()).await;
+    caught_up(&store, &version_on(&fixture, "totals", 2, second.clone()).build().unwrap()).await;
+    assert_eq!(*first.replays.lock().unwrap(), [false, false]);
+    assert_eq!(*second.replays.lock().unwrap(), [true, true]);
+    // Readers see the first one.
+    assert_eq!(totals(&fixture).await, [[json!("a"), json!(3), json!(2)]]);
 }
 
 async fn handler_for_the_other_store_is_refused(fixture: Fixture) {

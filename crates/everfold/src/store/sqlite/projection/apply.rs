@@ -127,7 +127,8 @@ pub(super) fn run_handler(
 ) -> Result<(), ApplyError> {
     let handler = sqlite_handler(projector)?;
     guarded(connection, || {
-        let batch = HandlerBatch { events, home: &generation.home, replayed: false };
+        let (home, replayed) = (generation.home.as_str(), !generation.is_active);
+        let batch = HandlerBatch { events, home, replayed };
         handler.apply(batch, connection)
     })
 }
