@@ -22,7 +22,8 @@ pub(crate) const KEY_BYTES_MAX: usize = 1024;
 ///
 /// `evolve` must be pure: the same document and event give the same result, wherever and however
 /// often it is called. What it returns is written once for each batch, not for each event, so it
-/// must not have effects of its own. The test kit shows where that does not hold.
+/// must not have effects of its own. `everfold::testing`
+/// (feature `testing`) shows where that does not hold.
 ///
 /// ```
 /// use everfold::{DocumentProjection, Projection, RecordedEvent};
