@@ -9,7 +9,6 @@ mod chain;
 mod checker;
 mod load;
 mod readers;
-mod registration;
 mod session;
 mod steady;
 
@@ -23,6 +22,7 @@ mod overlapping_streams;
 mod prepared_transaction;
 mod pristine_store;
 mod racing_appends;
+mod registration;
 mod rolling_migration;
 mod savepoints;
 mod server_crash;

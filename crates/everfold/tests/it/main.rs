@@ -26,6 +26,7 @@ mod repeat;
 mod roles;
 mod runner;
 mod schema;
+mod sharded;
 mod sql;
 mod testing;
 mod tls;

@@ -139,15 +139,17 @@ LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, everfold, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
     by_stream boolean := (SELECT g.key_fields IS NULL FROM everfold.generations g WHERE g.id = $1);
+    candidates text[];
+    last_position bigint;
     candidate text;
     locked text[] := '{}';
 BEGIN
-    FOR candidate IN
-        SELECT s.key FROM everfold.skips s
-         WHERE s.generation = $1
-           AND NOT EXISTS (SELECT FROM everfold.dead_letters d WHERE d.generation = $1 AND d.key = s.key)
-         GROUP BY s.key ORDER BY min(s.position) LIMIT $2
-    LOOP
+    SELECT array_agg(s.key ORDER BY s.position), max(s.position) INTO candidates, last_position
+      FROM (SELECT s.key, s.position FROM everfold.skips s
+             WHERE s.generation = $1
+               AND NOT EXISTS (SELECT FROM everfold.dead_letters d WHERE d.generation = $1 AND d.key = s.key)
+             ORDER BY s.position LIMIT $2) s;
+    FOR candidate IN SELECT DISTINCT c.key FROM unnest(candidates) AS c(key) LOOP
         IF (CASE WHEN by_stream
             THEN pg_try_advisory_xact_lock('everfold.stream_snapshots'::regclass::oid::int, hashtext(candidate))
             ELSE pg_try_advisory_xact_lock('everfold.skips'::regclass::oid::int, hashtext($1 || ':' || candidate))
@@ -161,7 +163,7 @@ BEGIN
             DELETE FROM everfold.skips t
              WHERE t.generation = $1 AND t.position IN (
                    SELECT s.position FROM everfold.skips s
-                    WHERE s.generation = $1 AND s.key = ANY (locked)
+                    WHERE s.generation = $1 AND s.position <= last_position AND s.key = ANY (locked)
                       -- An append may have put the key aside meanwhile.
                       AND NOT EXISTS (SELECT FROM everfold.dead_letters d
                                        WHERE d.generation = $1 AND d.key = s.key)

@@ -97,34 +97,44 @@ fn batch(definition: &Definition, upcasters: &[SqlUpcaster], events: Events) -> 
     if let Some(types) = &definition.event_types {
         conditions.push(format!("e.type = ANY ({})", literals(types.iter().map(String::as_str))));
     }
-    let key = key(&definition.key);
-    if events == Events::Range && definition.shards > 1 {
-        conditions.push(format!("everfold.shard_of({key}, {}) = $3", definition.shards));
-    } else if definition.key != Key::Stream {
-        conditions.push(format!("{key} IS NOT NULL"));
-    }
+    conditions.extend(key_condition(definition, events));
     let events =
         format!("SELECT {COLUMNS} FROM everfold.events e WHERE {}", conditions.join(" AND "));
     format!("{} ORDER BY position", upcast(events, upcasters))
 }
 
-/// The key of an event of `e`. One that is NULL refuses the event.
-fn key(key: &Key) -> String {
-    let Key::Fields(fields) = key else { return "e.stream_id".to_owned() };
+/// Which events are of the shard. One without a key is refused, by the first shard.
+fn key_condition(definition: &Definition, events: Events) -> Option<String> {
+    let sharded = (events == Events::Range && definition.shards > 1).then_some(definition.shards);
+    let Key::Fields(fields) = &definition.key else {
+        return sharded.map(|shards| format!("everfold.shard_of(e.stream_id, {shards}) = $3"));
+    };
+    let key = key(fields);
+    let names: Vec<String> = fields.iter().map(ToString::to_string).collect();
+    let refusal = format!("everfold.refuse_key({}, e.position)", literal(&names.join(", ")));
+    Some(match sharded {
+        Some(shards) => format!(
+            "CASE WHEN {key} IS NULL THEN $3 = 0 AND {refusal} IS NOT NULL \
+             ELSE everfold.shard_of({key}, {shards}) = $3 END"
+        ),
+        None => format!("coalesce({key}, {refusal}) IS NOT NULL"),
+    })
+}
+
+/// The key of an event of `e`, as `Key::of` has it.
+fn key(fields: &[KeyField]) -> String {
     let texts: Vec<String> = fields.iter().map(field).collect();
-    let found = match texts.as_slice() {
+    match texts.as_slice() {
         [text] => text.clone(),
         texts => {
             let missing: Vec<String> = texts.iter().map(|text| format!("{text} IS NULL")).collect();
             format!(
-                "CASE WHEN {} THEN NULL ELSE array_to_json(ARRAY[{}]::text[])::text END",
+                "(CASE WHEN {} THEN NULL ELSE array_to_json(ARRAY[{}]::text[])::text END)",
                 missing.join(" OR "),
                 texts.join(", ")
             )
         }
-    };
-    let names: Vec<String> = fields.iter().map(ToString::to_string).collect();
-    format!("coalesce({found}, everfold.refuse_key({}, e.position))", literal(&names.join(", ")))
+    }
 }
 
 fn field(field: &KeyField) -> String {
@@ -197,11 +207,11 @@ mod tests {
     #[test]
     fn key_of_several_fields_is_null_if_one_is() {
         let fields = ["data.a.b", "metadata.c"].map(|text| KeyField::parse(text).unwrap());
-        let sql = key(&Key::Fields(fields.to_vec()));
+        let sql = key(&fields);
         assert!(
             sql.contains("(e.data #>> ARRAY['a', 'b']::pg_catalog.text[]) IS NULL OR"),
             "{sql}"
         );
-        assert!(sql.ends_with("everfold.refuse_key('data.a.b, metadata.c', e.position))"), "{sql}");
+        assert!(sql.contains("array_to_json(ARRAY[(e.data #>> "), "{sql}");
     }
 }

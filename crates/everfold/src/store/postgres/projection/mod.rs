@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   register ──> tables (schema, views) ──> functions (apply.sql as functions of the generation)
-//!   run ───────> transaction ──> unit: what a job does, in one transaction
+//!   run ───────> transaction ──> unit, steps: what a job does, in one transaction
 //!                                  ├─ apply: the generation's functions, handlers
 //!                                  ├─ documents
 //!                                  └─ gates: what holds appends back for a moment
@@ -18,6 +18,7 @@ mod operate;
 mod register;
 mod registry;
 mod states;
+mod steps;
 mod tables;
 mod transaction;
 mod unit;

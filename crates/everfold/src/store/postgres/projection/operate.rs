@@ -8,8 +8,9 @@ use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::gates;
+use super::steps::dead_letter;
 use super::transaction::{begin, finish};
-use super::unit::{PostgresUnit, TIMEOUTS, dead_letter, statement};
+use super::unit::{PostgresUnit, TIMEOUTS, statement};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::StoreOptions;
 use crate::projection::generation::{DeadLetterInfo, Lease, MessageInfo, ShardId, SkipInfo};
