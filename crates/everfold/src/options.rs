@@ -100,7 +100,8 @@ pub struct StoreOptions {
     pub retry_delay: Duration,
     /// Most connections (PostgreSQL) or reading connections (SQLite): 8, at least 2.
     pub pool_size: usize,
-    /// Most connections for runners and registrations, apart from those above: 4. PostgreSQL only.
+    /// Most connections for runners and registrations, apart from those above: 5, one more than a
+    /// runner has transactions at once, so that its signs of life get through. PostgreSQL only.
     pub runner_pool_size: usize,
     /// Longest wait for a connection: 10 s.
     pub connect_timeout: Duration,
@@ -144,7 +145,7 @@ impl Default for StoreOptions {
             append_retries_max: 8,
             retry_delay: Duration::from_millis(20),
             pool_size: 8,
-            runner_pool_size: 4,
+            runner_pool_size: 5,
             connect_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(60),
             page_events_max: 2_000,

@@ -24,6 +24,7 @@ mod pristine_store;
 mod racing_appends;
 mod registration;
 mod rolling_migration;
+mod runner_sessions;
 mod savepoints;
 mod server_crash;
 mod server_goes_away;
