@@ -13,6 +13,7 @@ mod append;
 mod connection;
 mod diagnose;
 mod error;
+mod group;
 mod import;
 mod json;
 mod pool;
@@ -117,7 +118,7 @@ impl SqliteStore {
         let patience = self.options.request_timeout;
         let projections = Arc::clone(&self.projections);
         let work = move |connection: &Connection| {
-            writer::append_all(connection, &projections, &appends, patience)
+            group::append_all(connection, &projections, &appends, patience)
         };
         Ok(self.writer.run(work).await??)
     }

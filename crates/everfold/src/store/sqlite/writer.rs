@@ -24,9 +24,7 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use super::append::{append_one, for_member};
-use super::connection::in_transaction;
-use super::error::store_error;
+use super::group::append_each;
 use super::projection::Projections;
 use crate::append::{Appended, StreamAppend};
 use crate::error::{AppendError, StoreError, StoreErrorKind};
@@ -38,7 +36,7 @@ const GROUPS_QUEUED_MAX: usize = 4;
 /// While appends wait they get so many times the time that the last job took before the next one.
 const APPENDS_SHARE: u32 = 3;
 
-type Outcome = Result<Appended, AppendError>;
+pub(super) type Outcome = Result<Appended, AppendError>;
 type Work = Box<dyn FnOnce(&Connection) + Send>;
 
 enum Request {
@@ -312,51 +310,6 @@ impl WriterThread {
             self.hint.notify_one();
         }
     }
-}
-
-/// Appends all in one transaction; should that fail as a whole, each in one of its own.
-fn append_each(
-    connection: &Connection,
-    projections: &Projections,
-    appends: &[StreamAppend],
-    patience: Duration,
-) -> Vec<Outcome> {
-    match append_all(connection, projections, appends, patience) {
-        Ok(outcomes) => outcomes,
-        // The lock is not to be had: for none of them.
-        Err(error) if appends.len() == 1 || error.kind() == StoreErrorKind::Busy => {
-            appends.iter().map(|_| Err(for_member(&error))).collect()
-        }
-        Err(error) => {
-            tracing::warn!(%error, "a group of appends failed, trying each by itself");
-            let alone = |alone| append_each(connection, projections, alone, patience);
-            appends.chunks(1).flat_map(alone).collect()
-        }
-    }
-}
-
-/// Appends all in one transaction, each with its own outcome, in their order.
-pub(super) fn append_all(
-    connection: &Connection,
-    projections: &Projections,
-    appends: &[StreamAppend],
-    patience: Duration,
-) -> Result<Vec<Outcome>, StoreError> {
-    in_transaction(connection, patience, |connection| {
-        let inline = projections.inline(connection).map_err(store_error)?;
-        let mut outcomes = Vec::with_capacity(appends.len());
-        for append in appends {
-            let outcome = append_one(connection, append, &inline);
-            if let Err(AppendError::Store(error)) = &outcome {
-                // Not this member's fault alone if SQLite gave up the whole transaction for it.
-                if connection.is_autocommit() {
-                    return Err(error.duplicate());
-                }
-            }
-            outcomes.push(outcome);
-        }
-        Ok(outcomes)
-    })
 }
 
 #[cfg(test)]

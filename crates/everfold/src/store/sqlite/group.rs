@@ -1,0 +1,58 @@
+//! A group of appends in one transaction, each with its own outcome.
+
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use super::append::{append_one, for_member};
+use super::connection::in_transaction;
+use super::error::store_error;
+use super::projection::Projections;
+use super::writer::Outcome;
+use crate::append::StreamAppend;
+use crate::error::{AppendError, StoreError, StoreErrorKind};
+
+/// Appends all in one transaction; should that fail as a whole, each in one of its own.
+pub(super) fn append_each(
+    connection: &Connection,
+    projections: &Projections,
+    appends: &[StreamAppend],
+    patience: Duration,
+) -> Vec<Outcome> {
+    match append_all(connection, projections, appends, patience) {
+        Ok(outcomes) => outcomes,
+        // The lock is not to be had: for none of them.
+        Err(error) if appends.len() == 1 || error.kind() == StoreErrorKind::Busy => {
+            appends.iter().map(|_| Err(for_member(&error))).collect()
+        }
+        Err(error) => {
+            tracing::warn!(%error, "a group of appends failed, trying each by itself");
+            let alone = |alone| append_each(connection, projections, alone, patience);
+            appends.chunks(1).flat_map(alone).collect()
+        }
+    }
+}
+
+/// Appends all in one transaction, each with its own outcome, in their order.
+pub(super) fn append_all(
+    connection: &Connection,
+    projections: &Projections,
+    appends: &[StreamAppend],
+    patience: Duration,
+) -> Result<Vec<Outcome>, StoreError> {
+    in_transaction(connection, patience, |connection| {
+        let inline = projections.inline(connection).map_err(store_error)?;
+        let mut outcomes = Vec::with_capacity(appends.len());
+        for append in appends {
+            let outcome = append_one(connection, append, &inline);
+            if let Err(AppendError::Store(error)) = &outcome {
+                // Not this member's fault alone if SQLite gave up the whole transaction for it.
+                if connection.is_autocommit() {
+                    return Err(error.duplicate());
+                }
+            }
+            outcomes.push(outcome);
+        }
+        Ok(outcomes)
+    })
+}
