@@ -237,7 +237,7 @@ mod tests {
                 "create:2: the table a is outside the read model; call it",
             ),
             ("CREATE TEMP TABLE a (x TEXT)", "outside the read model"),
-            ("CREATE TABLE public.a (x TEXT)", "outside the read model"),
+            ("CREATE TABLE public.a (x TEXT)", "the table a is outside the read model"),
             ("CREATE TABLE read_model.\"A\" (x TEXT)", "the table name \"A\" is not allowed"),
             ("CREATE TABLE read_model.\"a\"\"; DROP\" (x TEXT)", "is not allowed"),
             (

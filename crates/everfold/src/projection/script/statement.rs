@@ -31,7 +31,7 @@ pub(crate) struct Created {
     pub(crate) name: String,
     /// Whether `read_model.` stands before the name.
     pub(crate) in_read_model: bool,
-    /// Where the name stands in the statement's text, with `read_model.` before it.
+    /// Where the name stands in the statement's text, with the schema before it.
     pub(crate) range: Range<usize>,
 }
 
@@ -235,20 +235,19 @@ impl Statement {
         if let Some(Place { name, range, .. }) = self.place(at) {
             return Some(Created { what, name, in_read_model: true, range });
         }
+        let start = self.tokens.get(at)?.start;
+        // Another schema may stand before the name.
+        while self.sign(at + 1) == Some('.') {
+            at += 2;
+        }
         let token = self.tokens.get(at)?;
         let name = token.name(&self.text)?;
-        Some(Created { what, name, in_read_model: false, range: token.start..token.end })
+        Some(Created { what, name, in_read_model: false, range: start..token.end })
     }
 
     /// The line of the file for a byte in a text that was made from this statement.
     pub(crate) fn line_at_byte(&self, sent: &str, offset: usize) -> u32 {
         self.line + line_of(sent, offset) - 1
-    }
-
-    /// The line of the file for a character (from 0) in a text that was made from this statement.
-    pub(crate) fn line_at_char(&self, sent: &str, offset: usize) -> u32 {
-        let byte = sent.char_indices().nth(offset).map_or(sent.len(), |(byte, _)| byte);
-        self.line_at_byte(sent, byte)
     }
 
     fn places(&self) -> impl Iterator<Item = Place> {
