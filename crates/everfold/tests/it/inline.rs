@@ -121,9 +121,9 @@ async fn members_of_many_are_applied_each_if_it_is_stored(fixture: Fixture) {
 async fn key_across_streams_is_applied_in_the_order_of_the_log(fixture: Fixture) {
     let first = fixture.store().await;
     first.register(by_tenant()).await.unwrap();
+    let handles = [fixture.store().await, fixture.store().await, fixture.store().await];
     let mut tasks = tokio::task::JoinSet::new();
-    for handle in 0..3 {
-        let store = fixture.store().await;
+    for (handle, store) in handles.into_iter().enumerate() {
         for task in 0..4 {
             let store = store.clone();
             tasks.spawn(async move {
@@ -191,9 +191,9 @@ async fn log_chains(store: &Store) -> BTreeMap<String, u64> {
 
 async fn documents_of_many_handles_are_the_fold_of_the_log(fixture: Fixture) {
     let first = fixture.store().await;
+    let handles = [fixture.store().await, fixture.store().await, fixture.store().await];
     let mut tasks = tokio::task::JoinSet::new();
-    for handle in 0..3 {
-        let store = fixture.store().await;
+    for (handle, store) in (0..).zip(handles) {
         store.register(chain().build().unwrap()).await.unwrap();
         for task in 0..4 {
             let store = store.clone();

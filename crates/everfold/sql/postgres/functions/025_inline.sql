@@ -119,19 +119,20 @@ RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
+    generation integer;
     g record;
     carried bigint[];
 BEGIN
-    FOR g IN
+    FOREACH generation IN ARRAY $1 LOOP
+        -- One by one: for a list the server would make a plan each time, which costs more than all
+        -- the rest.
+        generation := pg_catalog.abs(generation);
         SELECT g.id, g.kind, g.status, g.on_error, g.home,
                EXISTS (SELECT FROM everfold.skips s WHERE s.generation OPERATOR(pg_catalog.=) g.id)
             OR EXISTS (SELECT FROM everfold.dead_letters d WHERE d.generation OPERATOR(pg_catalog.=) g.id)
                AS owes
-          FROM everfold.generations g
-         WHERE g.id OPERATOR(pg_catalog.=) ANY ($1)
-            OR (OPERATOR(pg_catalog.-) g.id) OPERATOR(pg_catalog.=) ANY ($1)
-         ORDER BY g.id
-    LOOP
+          INTO g
+          FROM everfold.generations g WHERE g.id OPERATOR(pg_catalog.=) generation;
         IF g.kind OPERATOR(pg_catalog.=) 'sql' AND g.status OPERATOR(pg_catalog.=) 'active'
             AND g.on_error OPERATOR(pg_catalog.=) 'stop' AND NOT g.owes
         THEN

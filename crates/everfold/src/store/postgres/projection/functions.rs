@@ -46,7 +46,9 @@ pub(super) fn create(home: &str, events: Events, statements: &[(u32, String)]) -
     // The rare types of a long range need another plan than the same types in a short one.
     let plans = match events {
         Events::Range => " SET plan_cache_mode = force_custom_plan",
-        Events::Positions => "",
+        // For a list of positions the server would make a plan in every call, which costs an append
+        // more than all the rest of an inline projection.
+        Events::Positions => " SET plan_cache_mode = force_generic_plan",
     };
     format!(
         "CREATE FUNCTION {} RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER \
