@@ -343,9 +343,12 @@ impl QueryError {
     }
 }
 
+/// So often a pooler is looked for. Others that use it at the same time may hand the session that was
+/// let go right back.
+const PROBES: usize = 4;
+
 /// Finds a pooler in transaction mode: it gives one client different server sessions for different
-/// transactions. Two connections hold a transaction each and let go in turn; whoever is handed
-/// another session afterwards is behind such a pooler.
+/// transactions, and one session to different clients.
 async fn detect(target: &Target, timeout: Duration) -> Result<Pooler, StoreError> {
     let open = || async {
         let (client, connection) = target.connect().await?;
@@ -354,19 +357,15 @@ async fn detect(target: &Target, timeout: Duration) -> Result<Pooler, StoreError
     };
     let probe = async {
         let (first, second) = (open().await?, open().await?);
-        first.batch_execute("BEGIN").await?;
-        let before = session(&first).await?;
-        second.batch_execute("BEGIN").await?;
-        first.batch_execute("COMMIT").await?;
-        second.batch_execute("COMMIT").await?;
-        first.batch_execute("BEGIN").await?;
-        let after = session(&first).await?;
-        first.batch_execute("COMMIT").await?;
-        Ok::<_, tokio_postgres::Error>(before != after)
+        for _ in 0..PROBES {
+            if sessions_are_shared(&first, &second).await? {
+                return Ok(Pooler::Transaction);
+            }
+        }
+        Ok::<_, tokio_postgres::Error>(Pooler::Direct)
     };
     match tokio::time::timeout(timeout, probe).await {
-        Ok(Ok(true)) => Ok(Pooler::Transaction),
-        Ok(Ok(false)) => Ok(Pooler::Direct),
+        Ok(Ok(found)) => Ok(found),
         Ok(Err(error)) => Err(connect_error(error, target.place())),
         Err(_) => {
             let message = format!(
@@ -377,6 +376,27 @@ async fn detect(target: &Target, timeout: Duration) -> Result<Pooler, StoreError
             Err(StoreError::new(StoreErrorKind::Unreachable, message))
         }
     }
+}
+
+/// Two connections hold a transaction each and let go in turn. Whoever is handed another session
+/// afterwards, or the other one's, is behind a pooler in transaction mode.
+async fn sessions_are_shared(
+    first: &tokio_postgres::Client,
+    second: &tokio_postgres::Client,
+) -> Result<bool, tokio_postgres::Error> {
+    first.batch_execute("BEGIN").await?;
+    let before = session(first).await?;
+    second.batch_execute("BEGIN").await?;
+    let others = session(second).await?;
+    first.batch_execute("COMMIT").await?;
+    second.batch_execute("COMMIT").await?;
+    first.batch_execute("BEGIN").await?;
+    let after = session(first).await?;
+    first.batch_execute("COMMIT").await?;
+    second.batch_execute("BEGIN").await?;
+    let others_after = session(second).await?;
+    second.batch_execute("COMMIT").await?;
+    Ok(before != after || others != others_after || others_after == after)
 }
 
 /// The server process behind a connection, asked without preparing a statement.
