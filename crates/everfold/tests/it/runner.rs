@@ -404,3 +404,31 @@ async fn waiting_says_why_it_was_in_vain(fixture: Fixture) {
     assert!(error.to_string().contains("it is active at position 0"), "{error}");
     assert!(!store.wait_for_or_stale("chain", at, Duration::ZERO).await.unwrap());
 }
+
+/// Twenty projections with nothing to do: the heartbeat, and one poll of the mark for all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_projections_ask_little_of_the_server() {
+    let fixture = Fixture::postgres().await;
+    let store = fixture.store().await;
+    append_accounts(&store, 1, 5).await;
+    let chain = Chain::default();
+    let projections = (0..20).map(|n| chain.projection(&format!("chain_{n}"), OnError::Stop));
+    let runner = Runner::new(&store).projections(projections).start().await.unwrap();
+    for n in 0..20 {
+        assert_chains(&store, &format!("chain_{n}")).await;
+    }
+    let client = fixture.database().connect().await;
+    let asked = async || {
+        let sql = "SELECT pg_stat_clear_snapshot(), xact_commit FROM pg_stat_database \
+                   WHERE datname = current_database()";
+        client.query_one(sql, &[]).await.unwrap().get::<_, i64>(1)
+    };
+    // A span of time is the thing under test; what happened before is counted with a delay.
+    eventually("a time with fewer than 20 transactions a second", LIMIT, async || {
+        let before = asked().await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        asked().await - before < 3 * 20
+    })
+    .await;
+    runner.stop().await;
+}

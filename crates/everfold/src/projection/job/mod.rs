@@ -15,6 +15,8 @@ mod drain;
 pub(crate) mod inline;
 mod page;
 mod retry;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
