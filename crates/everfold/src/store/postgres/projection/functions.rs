@@ -105,7 +105,8 @@ fn batch(definition: &Definition, upcasters: &[SqlUpcaster], events: Events) -> 
     format!("{} ORDER BY position", upcast(events, upcasters))
 }
 
-/// Which events are of the shard. One without a key is refused, by the first shard.
+/// Which events are of the shard. One without a key is refused, whichever shard meets it; the job
+/// that then looks at each event leaves it to the first shard.
 fn key_condition(definition: &Definition, events: Events) -> Option<String> {
     let sharded = (events == Events::Range && definition.shards > 1).then_some(definition.shards);
     let Key::Fields(fields) = &definition.key else {
@@ -115,10 +116,7 @@ fn key_condition(definition: &Definition, events: Events) -> Option<String> {
     let names: Vec<String> = fields.iter().map(ToString::to_string).collect();
     let refusal = format!("everfold.refuse_key({}, e.position)", literal(&names.join(", ")));
     Some(match sharded {
-        Some(shards) => format!(
-            "CASE WHEN {key} IS NULL THEN $3 = 0 AND {refusal} IS NOT NULL \
-             ELSE everfold.shard_of({key}, {shards}) = $3 END"
-        ),
+        Some(shards) => format!("everfold.shard_of(coalesce({key}, {refusal}), {shards}) = $3"),
         None => format!("coalesce({key}, {refusal}) IS NOT NULL"),
     })
 }
