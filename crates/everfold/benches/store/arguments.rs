@@ -4,15 +4,17 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use crate::memory::Job;
+use crate::child::Job;
 
 const HELP: &str = "\
 scripts/bench [SUBJECT…] [--quick] [--repeats N] [--events N]
 
-Subjects (all, if none is named): append, group, read, import, sqlite, memory
+Subjects (all, if none is named): append, group, read, import, sqlite, memory, inline, catch_up,
+latency, idle
   --quick      shorter runs, fewer repeats and events: shows that it works, not how fast it is
   --repeats N  repeats of each pair of runs, raw and ours
-  --events N   how many events to read, to import and to hold against the memory limit";
+  --events N   how many events to read, to import, to catch up with and to hold against the memory
+               limit";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
@@ -22,15 +24,23 @@ pub(crate) enum Subject {
     Import,
     Sqlite,
     Memory,
+    Inline,
+    CatchUp,
+    Latency,
+    Idle,
 }
 
-const SUBJECTS: [(&str, Subject); 6] = [
+const SUBJECTS: [(&str, Subject); 10] = [
     ("append", Subject::Append),
     ("group", Subject::Group),
     ("read", Subject::Read),
     ("import", Subject::Import),
     ("sqlite", Subject::Sqlite),
     ("memory", Subject::Memory),
+    ("inline", Subject::Inline),
+    ("catch_up", Subject::CatchUp),
+    ("latency", Subject::Latency),
+    ("idle", Subject::Idle),
 ];
 
 #[derive(Debug)]
@@ -61,7 +71,7 @@ impl Arguments {
 /// What the command line asks for.
 pub(crate) enum Request {
     Measure(Arguments),
-    /// The work of a process whose memory is measured.
+    /// The work of another process that is measured.
     Child(Job),
     Say(String),
 }

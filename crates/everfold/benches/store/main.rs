@@ -5,9 +5,15 @@
 
 mod append;
 mod arguments;
+mod carts;
+mod catch_up;
+mod child;
 mod drive;
 mod group;
+mod idle;
 mod import;
+mod inline;
+mod latency;
 mod machine;
 mod measure;
 mod memory;
@@ -39,7 +45,7 @@ impl Bench {
 fn main() -> ExitCode {
     let outcome = match arguments::parse(std::env::args().skip(1)) {
         Ok(Request::Measure(arguments)) => measure_all(arguments),
-        Ok(Request::Child(job)) => memory::run_child(&job),
+        Ok(Request::Child(job)) => job.run(),
         Ok(Request::Say(text)) => {
             println!("{text}");
             Ok(())
@@ -70,6 +76,10 @@ fn measure_all(arguments: Arguments) -> anyhow::Result<()> {
                 Subject::Import => import::run(&bench).await?,
                 Subject::Sqlite => sqlite::run(&bench).await?,
                 Subject::Memory => memory::run(&bench).await?,
+                Subject::Inline => inline::run(&bench).await?,
+                Subject::CatchUp => catch_up::run(&bench).await?,
+                Subject::Latency => latency::run(&bench).await?,
+                Subject::Idle => idle::run(&bench).await?,
             }
             println!();
         }

@@ -37,8 +37,13 @@ pub(crate) async fn interleave(
 
 /// Starts a table of events per second, raw and ours; [`compare`] adds the lines.
 pub(crate) fn start_comparing(title: &str) {
+    start_comparing_with(title, "raw", "everfold");
+}
+
+/// The same with other names for what is compared.
+pub(crate) fn start_comparing_with(title: &str, limit: &str, ours: &str) {
     println!("## {title}\n");
-    println!("| | raw, events/s | everfold, events/s | ratio | min..max | target |");
+    println!("| | {limit}, events/s | {ours}, events/s | ratio | min..max | target |");
     println!("|---|--:|--:|--:|--:|--:|");
 }
 
@@ -71,7 +76,7 @@ pub(crate) fn latency(name: &str, mut latencies: Vec<Duration>) {
     println!("| {name} | {} | {} |", at(0.5), at(0.99));
 }
 
-fn median(values: &[f64]) -> f64 {
+pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_owned();
     sorted.sort_unstable_by(f64::total_cmp);
     let middle = sorted.len() / 2;

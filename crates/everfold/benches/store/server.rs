@@ -33,6 +33,13 @@ impl Server {
         Ok(format!("PostgreSQL {version} (fsync {fsync}, shared_buffers {shared_buffers})"))
     }
 
+    /// How many statements the server has logged: [`Database::log_statements`].
+    pub(crate) fn logged_statements(&self) -> usize {
+        let is_statement =
+            |line: &&str| line.contains("LOG:  statement: ") || line.contains("LOG:  execute ");
+        self.cluster.log().lines().filter(is_statement).count()
+    }
+
     /// A new database with everfold's schema and the raw one, just after a checkpoint.
     pub(crate) async fn database(&self) -> anyhow::Result<Database> {
         let test = TestDatabase::create_on(&self.cluster).await;
@@ -71,10 +78,30 @@ impl Database {
         Ok(Store::open_with(&self.url(), options).await?)
     }
 
+    /// Lets the server log every statement that it is given here on connections made from now on.
+    pub(crate) async fn log_statements(&self) -> anyhow::Result<()> {
+        let sql = format!("ALTER DATABASE \"{}\" SET log_statement = 'all'", self.test.name());
+        Ok(self.client.batch_execute(&sql).await?)
+    }
+
     /// Fails unless a table holds just so many events.
     pub(crate) async fn check_count(&self, table: &str, expected: u64) -> anyhow::Result<()> {
-        let row = self.client.query_one(&format!("SELECT count(*) FROM {table}"), &[]).await?;
-        let found: i64 = row.get(0);
+        self.check("count(*)", table, expected).await
+    }
+
+    /// Fails unless the numbers in a table add up to this.
+    pub(crate) async fn check_sum(
+        &self,
+        expression: &str,
+        table: &str,
+        expected: u64,
+    ) -> anyhow::Result<()> {
+        self.check(&format!("coalesce(sum({expression}), 0)::bigint"), table, expected).await
+    }
+
+    async fn check(&self, expression: &str, table: &str, expected: u64) -> anyhow::Result<()> {
+        let sql = format!("SELECT {expression} FROM {table}");
+        let found: i64 = self.client.query_one(&sql, &[]).await?.get(0);
         anyhow::ensure!(
             u64::try_from(found) == Ok(expected),
             "{table} holds {found} events instead of {expected}"

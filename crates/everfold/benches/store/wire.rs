@@ -28,6 +28,13 @@ impl ToSql for Json<'_> {
 /// A `jsonb` column as its bytes.
 pub(crate) struct JsonBytes<'a>(pub(crate) &'a [u8]);
 
+impl<'a> JsonBytes<'a> {
+    /// The text behind the version byte.
+    pub(crate) fn json(&self) -> &'a [u8] {
+        self.0.get(1..).unwrap_or_default()
+    }
+}
+
 impl<'a> FromSql<'a> for JsonBytes<'a> {
     fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, BoxError> {
         Ok(JsonBytes(raw))

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 /// Events of one stream.
-const STREAM_EVENTS: u64 = 10;
+pub(crate) const STREAM_EVENTS: u64 = 10;
 /// Streams that are alive at the same time where streams come and go.
 const ALIVE_STREAMS: u64 = 250;
 /// One event in so many is of [`RARE_TYPE`].
