@@ -3,8 +3,10 @@
 //! The key of a SQL projection, and of every inline one, is data: the stream, or fields of the event.
 //! That of a catch-up projection in Rust may be code.
 
+use std::collections::HashMap;
 use std::fmt;
 
+use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
 use crate::RecordedEvent;
@@ -103,7 +105,7 @@ impl KeyField {
         field.ok_or_else(|| {
             format!(
                 "key field \"{text}\" is not one: use stream_id, type, data.<name> or metadata.<name>, \
-                 with letters, digits, _ and - in names"
+                 with letters, digits, _ and - in names, not numbers alone"
             )
         })
     }
@@ -116,12 +118,11 @@ impl KeyField {
             KeyField::Data(path) => (data, path),
             KeyField::Metadata(path) => (metadata, path),
         };
-        let json: serde_json::Value = serde_json::from_str(json).ok()?;
-        let found = path.iter().try_fold(&json, |value: &serde_json::Value, name| value.get(name));
-        match found? {
-            serde_json::Value::Null => None,
-            serde_json::Value::String(text) => Some(text.clone()),
-            other => Some(other.to_string()),
+        let found = path.iter().try_fold(json, |json, name| member(json, name))?;
+        match found.as_bytes().first()? {
+            b'n' => None,
+            b'"' => serde_json::from_str(found).ok(),
+            _ => Some(found.to_owned()),
         }
     }
 }
@@ -146,14 +147,42 @@ pub(crate) fn shard_of(key: &str, shards: u32) -> u32 {
     number % shards.max(1)
 }
 
-/// Names that need no quoting anywhere.
+/// A member of a JSON object, as it is written there: numbers must not be read and printed anew, the
+/// databases do not do so either.
+fn member<'a>(json: &'a str, name: &str) -> Option<&'a str> {
+    let members: HashMap<String, &RawValue> = serde_json::from_str(json).ok()?;
+    members.get(name).map(|value| value.get())
+}
+
+/// Names that need no quoting anywhere, and that PostgreSQL does not take for the index of an array.
 fn is_plain(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+    !name.is_empty()
+        && name.parse::<i64>().is_err()
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn key_is_the_text_of_the_value() {
+        let data = r#"{"a": {"b": "x\u0041"}, "n": 0.10, "big": 123456789012345678901234567890,
+            "e": 1e2, "o": {"k": 1}, "null": null, "t": true, "s": "null"}"#;
+        let of = |path: &str| {
+            let key = Key::from_stored(Some(&[path.to_owned()])).unwrap();
+            key.of_parts("stream", "Type", data, "{}")
+        };
+        assert_eq!(of("data.a.b").as_deref(), Some("xA"));
+        assert_eq!(of("data.n").as_deref(), Some("0.10"));
+        assert_eq!(of("data.big").as_deref(), Some("123456789012345678901234567890"));
+        assert_eq!(of("data.e").as_deref(), Some("1e2"));
+        assert_eq!(of("data.o").as_deref(), Some(r#"{"k": 1}"#));
+        assert_eq!(of("data.t").as_deref(), Some("true"));
+        assert_eq!(of("data.s").as_deref(), Some("null"));
+        assert_eq!((of("data.null"), of("data.missing"), of("data.n.x")), (None, None, None));
+        assert!(Key::from_stored(Some(&["data.items.0".to_owned()])).is_err());
+    }
 
     /// The SQL function has the same vectors in its test.
     #[test]

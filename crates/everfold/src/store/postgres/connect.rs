@@ -12,6 +12,7 @@ use deadpool_postgres::{
     Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Row, RowStream};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -344,63 +345,35 @@ impl QueryError {
 }
 
 /// So often a pooler is looked for. Others that use it at the same time may hand the session that was
-/// let go right back.
-const PROBES: usize = 4;
-
-/// Finds a pooler in transaction mode: it gives one client different server sessions for different
-/// transactions, and one session to different clients.
+/// Finds out whether a pooler is between us and the server. A server takes a setting of ours at the
+/// start of a session and still has it later; a pooler refuses it, or forgets it when it hands
+/// sessions around. What is not surely the server itself is treated as a pooler in transaction mode,
+/// with which everything works, if not as fast.
 async fn detect(target: &Target, timeout: Duration) -> Result<Pooler, StoreError> {
-    let open = || async {
-        let (client, connection) = target.connect().await?;
-        tokio::spawn(connection);
-        Ok::<_, tokio_postgres::Error>(client)
-    };
     let probe = async {
-        let (first, second) = (open().await?, open().await?);
-        for _ in 0..PROBES {
-            if sessions_are_shared(&first, &second).await? {
-                return Ok(Pooler::Transaction);
-            }
-        }
-        Ok::<_, tokio_postgres::Error>(Pooler::Direct)
+        let (client, connection) = target.connect_with("-c everfold.direct=yes").await?;
+        tokio::spawn(connection);
+        let sql = "SELECT current_setting('everfold.direct', true)";
+        let rows = client.query_typed(sql, &[]).await?;
+        let setting: Option<String> = rows.first().and_then(|row| row.get(0));
+        Ok::<_, tokio_postgres::Error>(setting.as_deref() == Some("yes"))
     };
     match tokio::time::timeout(timeout, probe).await {
-        Ok(Ok(found)) => Ok(found),
+        Ok(Ok(true)) => Ok(Pooler::Direct),
+        Ok(Ok(false)) => Ok(Pooler::Transaction),
+        Ok(Err(error)) if refuses_setting(&error) => Ok(Pooler::Transaction),
         Ok(Err(error)) => Err(connect_error(error, target.place())),
         Err(_) => {
-            let message = format!(
-                "cannot connect to {}: no answer within {timeout:?} (a pooler with a single server \
-                 connection? then add pooler=transaction to the URL)",
-                target.place()
-            );
+            let message =
+                format!("cannot connect to {}: no answer within {timeout:?}", target.place());
             Err(StoreError::new(StoreErrorKind::Unreachable, message))
         }
     }
 }
 
-/// Two connections hold a transaction each and let go in turn. Whoever is handed another session
-/// afterwards, or the other one's, is behind a pooler in transaction mode.
-async fn sessions_are_shared(
-    first: &tokio_postgres::Client,
-    second: &tokio_postgres::Client,
-) -> Result<bool, tokio_postgres::Error> {
-    first.batch_execute("BEGIN").await?;
-    let before = session(first).await?;
-    second.batch_execute("BEGIN").await?;
-    let others = session(second).await?;
-    first.batch_execute("COMMIT").await?;
-    second.batch_execute("COMMIT").await?;
-    first.batch_execute("BEGIN").await?;
-    let after = session(first).await?;
-    first.batch_execute("COMMIT").await?;
-    second.batch_execute("BEGIN").await?;
-    let others_after = session(second).await?;
-    second.batch_execute("COMMIT").await?;
-    Ok(before != after || others != others_after || others_after == after)
-}
-
-/// The server process behind a connection, asked without preparing a statement.
-async fn session(client: &tokio_postgres::Client) -> Result<Option<i32>, tokio_postgres::Error> {
-    let rows = client.query_typed("SELECT pg_backend_pid()", &[]).await?;
-    Ok(rows.first().map(|row| row.get(0)))
+/// A pooler that does not know the setting says so as a broken protocol.
+fn refuses_setting(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().is_some_and(|error| {
+        error.code() == &SqlState::PROTOCOL_VIOLATION && error.message().contains("parameter")
+    })
 }

@@ -69,6 +69,17 @@ impl Target {
         self.config.connect(self.tls.clone()).await
     }
 
+    /// The same with further command-line options for the server's session.
+    pub(super) async fn connect_with(
+        &self,
+        options: &str,
+    ) -> Result<(Client, Connection<Socket, TlsStream>), tokio_postgres::Error> {
+        let mut config = self.config.clone();
+        let given = config.get_options().unwrap_or_default();
+        let options = format!("{given} {options}");
+        config.options(options.trim()).connect(self.tls.clone()).await
+    }
+
     pub(super) fn config(&self) -> &Config {
         &self.config
     }
