@@ -14,13 +14,10 @@ mod import;
 mod metadata;
 mod options;
 mod position;
-// Built step by step: what is not called yet is not dead for long.
-#[allow(dead_code)]
 mod projection;
 mod read;
 mod runner;
 mod snapshot;
-#[allow(dead_code)]
 mod store;
 mod stream;
 #[cfg(feature = "testing")]

@@ -55,6 +55,7 @@ pub(crate) struct Generation {
     pub(crate) settings: ProjectionSettings,
     /// PostgreSQL: the schema of its tables and functions. SQLite: the prefix of its tables.
     pub(crate) home: String,
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "PostgreSQL alone needs it"))]
     pub(crate) tables: Vec<String>,
     pub(crate) status: GenerationStatus,
     pub(crate) reason: Option<String>,
@@ -89,8 +90,6 @@ pub(crate) struct Lease {
 pub(crate) struct ShardState {
     pub(crate) shard: u32,
     pub(crate) position: Position,
-    pub(crate) epoch: i64,
-    pub(crate) owner: Option<Uuid>,
     /// The owner's name, if it lives.
     pub(crate) owner_name: Option<String>,
     pub(crate) moved_at: Timestamp,
@@ -155,7 +154,6 @@ pub(crate) struct SkipInfo {
 #[derive(Debug, Clone)]
 pub(crate) struct MessageInfo {
     pub(crate) recorded_at: Timestamp,
-    pub(crate) generation: Option<i32>,
     pub(crate) kind: String,
     pub(crate) position: Option<Position>,
     pub(crate) key: Option<String>,

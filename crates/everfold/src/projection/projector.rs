@@ -12,6 +12,7 @@ pub(crate) enum ApplyError {
     Refused {
         message: String,
         /// The event, where it is known.
+        #[cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "SQLite alone needs it"))]
         position: Option<Position>,
     },
     /// The database; if it is transient, trying again is all there is to do.

@@ -1,5 +1,7 @@
 //! The roles: who may append, who may read, and that nobody writes the tables by hand.
 
+use std::time::Duration;
+
 use everfold::{AppendError, ExpectedVersion, ReadError, Store, StoreErrorKind};
 use everfold_testkit::TestDatabase;
 
@@ -31,6 +33,13 @@ impl Login {
     /// Only possible if nothing belongs to it.
     pub(crate) async fn drop_role(self) -> TestDatabase {
         let client = self.database.connect().await;
+        // Sessions that were just dropped may still have temporary things of its own.
+        let sessions = "SELECT count(*) FROM pg_stat_activity WHERE usename = $1";
+        let gone = async || {
+            let row = client.query_one(sessions, &[&self.name]).await.unwrap();
+            row.get::<_, i64>(0) == 0
+        };
+        everfold_testkit::eventually("its sessions end", Duration::from_secs(30), gone).await;
         client.batch_execute(&format!("DROP ROLE {}", self.name)).await.unwrap();
         self.database
     }

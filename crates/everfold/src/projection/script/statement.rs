@@ -40,6 +40,7 @@ struct Place {
     name: String,
     range: Range<usize>,
     /// The token after it.
+    #[cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "SQLite alone needs it"))]
     next: usize,
 }
 
@@ -155,12 +156,14 @@ impl Statement {
     }
 
     /// The text with every `read_model.<table>` replaced by what is given for the table.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "PostgreSQL alone needs it"))]
     pub(crate) fn map_tables(&self, name: impl Fn(&str) -> String) -> String {
         self.edited(self.table_edits(&name))
     }
 
     /// The same for a store where the table gets another name, not another schema: a table's bare name
     /// before a column (`cart_totals.items`) and the name of a created index are replaced too.
+    #[cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "SQLite alone needs it"))]
     pub(crate) fn rename_tables(&self, name: impl Fn(&str) -> String) -> String {
         let mut edits = self.table_edits(&name);
         edits.extend(self.qualifier_edits(&name));
@@ -246,6 +249,7 @@ impl Statement {
     }
 
     /// The line of the file for a byte in a text that was made from this statement.
+    #[cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "SQLite alone needs it"))]
     pub(crate) fn line_at_byte(&self, sent: &str, offset: usize) -> u32 {
         self.line + line_of(sent, offset) - 1
     }
@@ -281,6 +285,7 @@ impl Statement {
     }
 
     /// Bare names of tables before a column, where no alias and no `WITH` has taken the name.
+    #[cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "SQLite alone needs it"))]
     fn qualifier_edits(&self, name: &impl Fn(&str) -> String) -> Vec<Edit> {
         let places: Vec<Place> = self.places().collect();
         let mut taken: Vec<String> = places.iter().filter_map(|place| self.alias(place)).collect();
@@ -299,6 +304,7 @@ impl Statement {
     }
 
     /// What a table is called in its statement, if the statement says so.
+    #[cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "SQLite alone needs it"))]
     fn alias(&self, place: &Place) -> Option<String> {
         let token = match self.word(place.next).as_str() {
             "AS" => self.tokens.get(place.next + 1)?,
@@ -308,6 +314,7 @@ impl Statement {
     }
 
     /// Names that are followed by `AS (`.
+    #[cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "SQLite alone needs it"))]
     fn with_names(&self) -> impl Iterator<Item = String> {
         let named = (0..self.tokens.len())
             .filter(|index| self.word(index + 1) == "AS" && self.sign(index + 2) == Some('('));

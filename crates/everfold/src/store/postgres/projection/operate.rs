@@ -181,7 +181,6 @@ pub(super) async fn list_messages(
     let rows = connections.get().await?.query(LIST_MESSAGES, &params).await?;
     let info = |row: &Row| MessageInfo {
         recorded_at: row.get::<_, Time>(0).0,
-        generation: row.get(1),
         kind: row.get(2),
         position: row.get::<_, Option<i64>>(3).map(Position::from_stored),
         key: row.get(4),

@@ -4,7 +4,6 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
-use uuid::Uuid;
 
 use super::registry::{COLUMNS, generation};
 use super::unit::statement;
@@ -26,8 +25,6 @@ const HEADS: &str = "SELECT everfold.high_water_mark(), \
 struct StoredShard {
     shard: u32,
     position: i64,
-    epoch: i64,
-    owner: Option<Uuid>,
     owner_name: Option<String>,
     moved_at: Timestamp,
     attempts: u32,
@@ -67,8 +64,6 @@ fn shards(json: &str) -> Result<Vec<ShardState>, StoreError> {
     let shard = |stored: StoredShard| ShardState {
         shard: stored.shard,
         position: Position::from_stored(stored.position),
-        epoch: stored.epoch,
-        owner: stored.owner,
         owner_name: stored.owner_name,
         moved_at: stored.moved_at,
         attempts: stored.attempts,

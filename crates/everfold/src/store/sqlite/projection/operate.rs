@@ -110,7 +110,6 @@ pub(super) fn list_messages(
     let info = |row: &Row<'_>| {
         Ok(MessageInfo {
             recorded_at: parsed(row, 0)?,
-            generation: row.get(1)?,
             kind: row.get(2)?,
             position: row.get::<_, Option<i64>>(3)?.map(Position::from_stored),
             key: row.get(4)?,

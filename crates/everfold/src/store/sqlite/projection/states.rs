@@ -3,7 +3,6 @@
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::lease::owner;
 use super::registry;
 use crate::Position;
 use crate::projection::definition::Lifecycle;
@@ -73,8 +72,6 @@ fn shard_state(row: &Row<'_>) -> Result<ShardState, rusqlite::Error> {
     Ok(ShardState {
         shard: row.get(0)?,
         position: Position::from_stored(row.get(1)?),
-        epoch: row.get(2)?,
-        owner: owner(row, 3)?,
         owner_name: row.get(4)?,
         moved_at: read::parsed(row, 5)?,
         attempts: row.get(6)?,
