@@ -28,6 +28,7 @@ on_every_store! {
     wait_is_not_over_while_something_at_or_below_is_put_aside,
     sql_projection_holds_keys_and_retries,
     event_without_its_key_is_refused,
+    events_without_a_key_do_not_wait_for_each_other,
     unknown_dead_letter_is_an_error,
 }
 
@@ -397,5 +398,44 @@ async fn unknown_dead_letter_is_an_error(fixture: Fixture) {
     }
     let error = store.retry_dead_letters("chians").await.unwrap_err();
     assert!(error.to_string().contains("did you mean \"chain\"?"), "{error}");
+    runner.stop().await;
+}
+
+async fn events_without_a_key_do_not_wait_for_each_other(fixture: Fixture) {
+    let store = fixture.store().await;
+    let mut settings = ProjectionSettings::default();
+    (settings.retries, settings.on_error) = (0, OnError::DeadLetter);
+    let mut runner = everfold::Runner::new(&store);
+    for name in ["totals_inline", "totals_behind"] {
+        let projection = Projection::sql(name, 1)
+            .create(format!(
+                "CREATE TABLE read_model.{name} (account TEXT PRIMARY KEY, events BIGINT NOT NULL);"
+            ))
+            .apply(format!(
+                "INSERT INTO read_model.{name} AS t (account, events)
+                 SELECT data->>'account', COUNT(*) FROM batch GROUP BY data->>'account'
+                 ON CONFLICT (account) DO UPDATE SET events = t.events + EXCLUDED.events;"
+            ))
+            .key_fields(["data.account"])
+            .settings(settings.clone());
+        let projection = if name == "totals_inline" { projection.inline() } else { projection };
+        let projection = projection.build().unwrap();
+        store.register(projection.clone()).await.unwrap();
+        runner = runner.projection(projection);
+    }
+    let keyless = || event("Moved", json!({ "n": 2 }));
+    let appended = append(&store, "s", [moved("a", 1), keyless(), keyless(), moved("a", 2)]).await;
+    let runner = runner.start().await.unwrap();
+    for name in ["totals_inline", "totals_behind"] {
+        at(&store, name, appended.last_position).await;
+        assert_eq!(letters(&store, name).await, [(2, None), (3, None)], "{name}");
+        let outcome = store.wait_for_or_stale(name, appended.last_position, Duration::ZERO).await;
+        assert!(!outcome.unwrap(), "{name}: two events are put aside");
+        for position in [3, 2] {
+            store.discard_dead_letter(name, Position(position), "no account").await.unwrap();
+        }
+        assert_eq!(letters(&store, name).await, [], "{name}");
+        store.wait_for(name, appended.last_position, LIMIT).await.unwrap();
+    }
     runner.stop().await;
 }

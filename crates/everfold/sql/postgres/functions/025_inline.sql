@@ -172,7 +172,9 @@ BEGIN
     SELECT array_agg(e.position ORDER BY e.position), array_agg(e.key ORDER BY e.position)
       INTO wanted, keys
       FROM (SELECT e.position,
-                   coalesce(everfold.key_of(g.key_fields, e.stream_id, e.type, e.data, e.metadata), '') AS key
+                   coalesce(everfold.key_of(g.key_fields, e.stream_id, e.type, e.data, e.metadata),
+                       -- One without a key has its own, so that no other waits for it.
+                       'no key: ' || e.position) AS key
               FROM everfold.events e
              WHERE e.position = ANY ($2) AND (g.event_types IS NULL OR e.type = ANY (g.event_types))) e;
     IF wanted IS NULL THEN

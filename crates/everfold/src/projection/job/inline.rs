@@ -3,17 +3,11 @@
 use std::collections::HashMap;
 
 use super::apply::{Careful, End};
-use super::page::NO_KEY;
 use super::{Job, JobOutcome};
 use crate::Position;
 use crate::projection::definition::OnError;
 use crate::projection::projector::ApplyError;
 use crate::store::Unit;
-
-/// What stands for the key of an event that has none: its own, so that no other waits for it.
-pub(crate) fn no_key(position: Position) -> String {
-    format!("no key: {position}")
-}
 
 impl Job {
     /// Applies the events at these positions, rising, whose keys wait for nothing. A refusal is an
@@ -23,12 +17,7 @@ impl Job {
         unit: &mut U,
         positions: &[Position],
     ) -> Result<JobOutcome, ApplyError> {
-        let mut page = self.page(unit.read_events_at(positions).await?, None);
-        for place in
-            page.all().into_iter().filter(|&place| page.keys[place] == NO_KEY).collect::<Vec<_>>()
-        {
-            page.keys[place] = no_key(page.position(place));
-        }
+        let page = self.page(unit.read_events_at(positions).await?, None);
         let places = page.all();
         let on_error = self.generation.on_error();
         if on_error == OnError::Stop {

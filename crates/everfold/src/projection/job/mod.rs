@@ -12,7 +12,7 @@ mod apply;
 mod batch;
 mod drain;
 #[cfg(feature = "sqlite")]
-pub(crate) mod inline;
+mod inline;
 mod page;
 mod retry;
 #[cfg(test)]
@@ -30,6 +30,8 @@ use crate::store::Unit;
 use crate::upcast::Upcasters;
 use batch::Batch;
 pub(crate) use batch::CAREFUL_EVENTS;
+#[cfg(feature = "sqlite")]
+pub(crate) use page::no_key;
 
 /// Work on one generation in one transaction.
 #[derive(Debug, Clone)]

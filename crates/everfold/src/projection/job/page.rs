@@ -18,8 +18,14 @@ pub(super) struct Page {
     pub(super) refused: Vec<Option<String>>,
 }
 
-/// The key of events that have none: one that is missing, or that cannot be found out.
-pub(super) const NO_KEY: &str = "";
+/// What stands for the key of an event that has none, or none that can be found out: its own, so
+/// that no other waits for it. (025_inline.sql has the same.)
+pub(crate) fn no_key(position: Position) -> String {
+    format!("no key: {position}")
+}
+
+/// Events without a key belong to the shard of this one.
+pub(super) const SHARD_KEY_OF_NONE: &str = "";
 
 impl Page {
     pub(super) fn all(&self) -> Vec<usize> {
@@ -61,16 +67,16 @@ impl Job {
         let mut page = Page::default();
         for mut event in events {
             let (key, refused) = match self.key_of(&mut event) {
-                Ok(Some(key)) => (key, None),
+                Ok(Some(key)) => (Some(key), None),
                 Ok(None) => continue,
                 Err(message) => (self.key_of_refused(&event), Some(message)),
             };
-            // An event without a key belongs to the shard of the empty one, on SQLite's side too.
-            if shard.is_some_and(|shard| self.shard_of(&key) != shard) {
+            let shard_key = key.as_deref().unwrap_or(SHARD_KEY_OF_NONE);
+            if shard.is_some_and(|shard| self.shard_of(shard_key) != shard) {
                 continue;
             }
+            page.keys.push(key.unwrap_or_else(|| no_key(event.position)));
             page.events.push(event);
-            page.keys.push(key);
             page.refused.push(refused);
         }
         page
@@ -102,10 +108,10 @@ impl Job {
     }
 
     /// An event of today's shape or not: its stream is known, and so may be its fields.
-    fn key_of_refused(&self, event: &RecordedEvent) -> String {
+    fn key_of_refused(&self, event: &RecordedEvent) -> Option<String> {
         match &self.generation.key {
-            Key::Code => NO_KEY.to_owned(),
-            key => key.of(event).unwrap_or_else(|| NO_KEY.to_owned()),
+            Key::Code => None,
+            key => key.of(event),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::apply::{Careful, End};
-use super::page::NO_KEY;
+use super::page::{SHARD_KEY_OF_NONE, no_key};
 use super::{Failure, Job, JobOutcome};
 use crate::projection::definition::{Lifecycle, OnError};
 use crate::projection::generation::DeadLetterRow;
@@ -58,12 +58,15 @@ impl Job {
         event: &RecordedEvent,
     ) -> Result<Option<String>, ApplyError> {
         let page = self.page(vec![event.clone()], None);
-        let today = page.keys.into_iter().next().unwrap_or_else(|| NO_KEY.to_owned());
+        let none = no_key(event.position);
+        let today = page.keys.into_iter().next().unwrap_or_else(|| none.clone());
         // One that had no key, or none that could be found out, may have one by now.
-        for key in [today.as_str(), NO_KEY] {
+        for key in [today.as_str(), none.as_str()] {
             let rows = unit.dead_letters(self.generation.id, Some(key)).await?;
             if rows.iter().any(|row| row.position == event.position) {
-                let mut shards = vec![self.shard_of(&today), self.shard_of(key)];
+                let shard_key = |key| if key == none { SHARD_KEY_OF_NONE } else { key };
+                let shards = [today.as_str(), key].map(|key| self.shard_of(shard_key(key)));
+                let mut shards = shards.to_vec();
                 shards.sort_unstable();
                 shards.dedup();
                 for shard in shards {

@@ -22,7 +22,7 @@ use crate::error::{AppendError, StoreError};
 use crate::projection::definition::{OnError, ProjectionKind};
 use crate::projection::document::panic_message;
 use crate::projection::generation::{Generation, GenerationStatus, SystemMessage};
-use crate::projection::job::inline::no_key;
+use crate::projection::job::no_key;
 use crate::projection::job::{Job, Task};
 use crate::projection::key::Key;
 use crate::projection::projector::{ApplyError, Projector};
