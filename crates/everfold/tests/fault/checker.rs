@@ -1,6 +1,6 @@
 //! Compares what a reader saw with what is stored. Knows nothing of how either came about.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
 use crate::session::Session;
@@ -47,6 +47,24 @@ pub(crate) fn compare(stored: &[i64], seen: &[i64]) -> Comparison {
     }
 }
 
+/// Positions by key, in the order in which they were stored or applied.
+pub(crate) type ByKey = BTreeMap<String, Vec<i64>>;
+
+/// The same for each key on its own, added up.
+pub(crate) fn compare_keys(stored: &ByKey, seen: &ByKey) -> Comparison {
+    let keys: BTreeSet<&String> = stored.keys().chain(seen.keys()).collect();
+    let mut sum = Comparison::default();
+    for key in keys {
+        let of = |side: &ByKey| side.get(key).cloned().unwrap_or_default();
+        let one = compare(&of(stored), &of(seen));
+        sum.missed.extend(one.missed);
+        sum.doubled.extend(one.doubled);
+        sum.invented.extend(one.invented);
+        sum.out_of_order += one.out_of_order;
+    }
+    sum
+}
+
 /// Every stream has the versions 1, 2, 3 … without holes, in the order of their positions.
 pub(crate) async fn assert_versions_without_holes(session: &Session) {
     let sql = "SELECT stream_id || ' version ' || version FROM (
@@ -70,7 +88,20 @@ pub(crate) async fn copies(session: &Session) -> HashMap<String, i64> {
 }
 
 mod tests {
-    use super::{Comparison, compare};
+    use super::{ByKey, Comparison, compare, compare_keys};
+
+    #[test]
+    fn checker_sees_an_event_under_another_key() {
+        let by_key = |rows: [(&str, &[i64]); 2]| -> ByKey {
+            rows.into_iter().map(|(key, list)| (key.to_owned(), list.to_vec())).collect()
+        };
+        let stored = by_key([("a", &[1, 3]), ("b", &[2])]);
+        assert!(compare_keys(&stored, &stored).is_exact());
+        let comparison = compare_keys(&stored, &by_key([("a", &[3, 1]), ("c", &[2])]));
+        let (missed, invented) = (vec![2], vec![2]);
+        let expected = Comparison { missed, invented, out_of_order: 1, ..Comparison::default() };
+        assert_eq!(comparison, expected);
+    }
 
     #[test]
     fn checker_sees_what_is_missing_doubled_invented_or_out_of_order() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use everfold::{Appended, ExpectedVersion, Store, Uuid};
+use everfold::{Appended, ExpectedVersion, NewEvent, Store, Uuid};
 use everfold_testkit::eventually;
 use tokio::task::JoinHandle;
 
@@ -23,15 +23,35 @@ pub(crate) struct SteadyAppends {
 /// What was confirmed, and how many tries had to be repeated for it.
 type Confirmed = (Vec<(Uuid, Appended)>, u64);
 
+/// What the given appender appends as its n-th, and where.
+type Make = fn(usize, u64) -> (String, NewEvent);
+
+/// How fast an appender goes on: as fast as it can, or with a pause after each append.
+#[derive(Clone, Copy)]
+pub(crate) enum Pace {
+    Full,
+    Every(Duration),
+}
+
 impl SteadyAppends {
     pub(crate) fn start(store: &Store, appenders: usize) -> SteadyAppends {
+        let make = |appender, _| (format!("appender-{appender}"), event("steady"));
+        SteadyAppends::start_with(store, appenders, Pace::Full, make)
+    }
+
+    pub(crate) fn start_with(
+        store: &Store,
+        appenders: usize,
+        pace: Pace,
+        make: Make,
+    ) -> SteadyAppends {
         let (stop, confirmed) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-        let tasks = (0..appenders)
-            .map(|n| {
-                let stream = format!("appender-{n}");
-                tokio::spawn(append_until(store.clone(), stream, stop.clone(), confirmed.clone()))
-            })
-            .collect();
+        let start = |number| {
+            let (stop, confirmed) = (stop.clone(), confirmed.clone());
+            let appender = Appender { store: store.clone(), number, pace, make, stop, confirmed };
+            tokio::spawn(appender.run())
+        };
+        let tasks = (0..appenders).map(start).collect();
         SteadyAppends { tasks, stop, confirmed }
     }
 
@@ -57,25 +77,37 @@ impl SteadyAppends {
     }
 }
 
-async fn append_until(
+struct Appender {
     store: Store,
-    stream: String,
+    number: usize,
+    pace: Pace,
+    make: Make,
     stop: Arc<AtomicBool>,
     confirmed: Arc<AtomicU64>,
-) -> Confirmed {
-    let (mut appended, mut repeats) = (Vec::new(), 0);
-    while !stop.load(Ordering::Relaxed) {
-        let event = event("steady");
-        let done = loop {
-            match store.append(&stream, ExpectedVersion::Any, [event.clone()]).await {
-                Ok(done) => break done,
-                Err(error) => assert!(error.is_transient(), "not worth trying again: {error}"),
+}
+
+impl Appender {
+    async fn run(self) -> Confirmed {
+        let (mut appended, mut repeats) = (Vec::new(), 0);
+        for n in 0.. {
+            if self.stop.load(Ordering::Relaxed) {
+                break;
             }
-            repeats += 1;
-            tokio::time::sleep(PAUSE).await;
-        };
-        appended.push((event.id(), done));
-        confirmed.fetch_add(1, Ordering::Relaxed);
+            let (stream, event) = (self.make)(self.number, n);
+            let done = loop {
+                match self.store.append(&stream, ExpectedVersion::Any, [event.clone()]).await {
+                    Ok(done) => break done,
+                    Err(error) => assert!(error.is_transient(), "not worth trying again: {error}"),
+                }
+                repeats += 1;
+                tokio::time::sleep(PAUSE).await;
+            };
+            appended.push((event.id(), done));
+            self.confirmed.fetch_add(1, Ordering::Relaxed);
+            if let Pace::Every(pause) = self.pace {
+                tokio::time::sleep(pause).await;
+            }
+        }
+        (appended, repeats)
     }
-    (appended, repeats)
 }
