@@ -34,6 +34,8 @@ pub(super) struct BatchSize {
     events: usize,
     max: usize,
     aim: Duration,
+    /// What the server has let through, once it has given something up.
+    limit: usize,
 }
 
 /// Fewer than this are never asked for.
@@ -44,11 +46,28 @@ const EVENTS_FIRST: usize = 256;
 impl BatchSize {
     pub(super) fn new(max: usize, aim: Duration) -> Self {
         let max = max.max(1);
-        BatchSize { events: EVENTS_FIRST.min(max), max, aim }
+        BatchSize { events: EVENTS_FIRST.min(max), max, aim, limit: usize::MAX }
     }
 
     pub(super) fn events(&self) -> usize {
         self.events
+    }
+
+    /// At most so many, and no more than the server has time for.
+    pub(super) fn at_most(&self, events: usize) -> usize {
+        events.min(self.limit)
+    }
+
+    /// The server gave up what had this many events: the next try has half of them.
+    pub(super) fn took_too_long(&mut self, events: usize) {
+        self.limit = (events / 2).max(1);
+    }
+
+    /// Something was done in time; a little more may be, too.
+    pub(super) fn went_well(&mut self) {
+        if self.limit < self.max {
+            self.limit += self.limit.div_ceil(8);
+        }
     }
 
     /// Learns from a batch that took this long; `full` if it had all the events it might have.
@@ -96,5 +115,19 @@ mod tests {
         size.learn(Duration::from_millis(5), false);
         assert_eq!(size.events(), EVENTS_MIN);
         assert_eq!(BatchSize::new(3, aim).events(), 3);
+    }
+
+    #[test]
+    fn what_took_too_long_is_halved_down_to_one_event() {
+        let mut size = BatchSize::new(2_000, Duration::from_millis(50));
+        assert_eq!(size.at_most(256), 256);
+        for _ in 0..20 {
+            size.took_too_long(size.at_most(256));
+        }
+        assert_eq!((size.at_most(256), size.at_most(64)), (1, 1));
+        for _ in 0..100 {
+            size.went_well();
+        }
+        assert_eq!(size.at_most(2_000), 2_000);
     }
 }

@@ -16,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 use super::backoff::{Backoff, BatchSize};
 use super::context::{Context, Runnable};
 use crate::Position;
-use crate::error::StoreErrorKind;
+use crate::error::{StoreError, StoreErrorKind};
 use crate::projection::definition::Lifecycle;
 use crate::projection::generation::{GenerationStatus, Lease};
-use crate::projection::job::{CAREFUL_EVENTS, Failure, Job, JobOutcome, Task};
+use crate::projection::job::{CAREFUL_EVENTS, CAREFUL_SKIPS, Failure, Job, JobOutcome, Task};
 use crate::projection::projector::ApplyError;
 use crate::store::{StatusChange, StoreKind};
 
@@ -181,6 +181,14 @@ impl Shard {
         match self.run_job(task.clone()).await {
             Ok(outcome) => self.done(outcome, &task, started.elapsed()).await,
             Err(ApplyError::Refused { message, .. }) => self.refused(message, careful).await,
+            Err(ApplyError::Store(error)) if is_timeout(&error) => {
+                self.size.took_too_long(task.events_max());
+                self.trouble(ApplyError::Store(error))
+            }
+            // Not the connection, the server or a lock: something that the projection does.
+            Err(ApplyError::Store(error)) if error.kind() == StoreErrorKind::Other => {
+                self.refused(error.to_string(), careful).await
+            }
             Err(error) => self.trouble(error),
         }
     }
@@ -189,10 +197,21 @@ impl Shard {
         let (lease, mark, worker) = (self.lease.clone(), self.mark, self.context.worker);
         let (actor, attempts) = (self.context.options.worker_name.clone(), self.refused);
         match (self.is_inline(), careful) {
-            (false, false) => Task::Batch { lease, mark, events_max: self.size.events(), worker },
-            (false, true) => Task::CarefulBatch { lease, mark, worker, actor, attempts },
-            (true, false) => Task::Drain { lease, events_max: DRAIN_EVENTS, actor },
-            (true, true) => Task::CarefulDrain { lease, actor, attempts },
+            (false, false) => {
+                let events_max = self.size.at_most(self.size.events());
+                Task::Batch { lease, mark, events_max, worker }
+            }
+            (false, true) => {
+                let events_max = self.size.at_most(CAREFUL_EVENTS);
+                Task::CarefulBatch { lease, mark, events_max, worker, actor, attempts }
+            }
+            (true, false) => {
+                Task::Drain { lease, events_max: self.size.at_most(DRAIN_EVENTS), actor }
+            }
+            (true, true) => {
+                let events_max = self.size.at_most(CAREFUL_SKIPS);
+                Task::CarefulDrain { lease, events_max, actor, attempts }
+            }
         }
     }
 
@@ -211,6 +230,7 @@ impl Shard {
         // On SQLite most of the time may be the wait behind appends.
         let took = outcome.took.unwrap_or(took);
         self.troubles.reset();
+        self.size.went_well();
         if matches!(task, Task::Batch { .. }) {
             self.size.learn(took, more);
         }
@@ -254,7 +274,8 @@ impl Shard {
             return self.trouble(error);
         }
         if self.refused > generation.settings.retries {
-            self.careful = self.size.events().div_ceil(CAREFUL_EVENTS) + 1;
+            let careful = self.size.at_most(CAREFUL_EVENTS);
+            self.careful = self.size.events().div_ceil(careful) + 1;
             return Next::Go;
         }
         Next::Pause(self.refusals.pause())
@@ -303,4 +324,9 @@ impl Shard {
         self.more |= self.is_inline();
         Next::Pause(self.troubles.pause())
     }
+}
+
+/// Whether the server gave up what it was doing because it took too long.
+fn is_timeout(error: &StoreError) -> bool {
+    matches!(error.code(), Some("57014" | "25P03"))
 }

@@ -211,10 +211,13 @@ impl Worker {
     async fn retry_wanted(&self, carries: Vec<i32>) -> Result<(), StoreError> {
         let context = &self.context;
         let wanted = context.store.backend().wanted_retries(carries, RETRIES_MAX).await?;
-        for (generation, position) in wanted {
-            let Some(runnable) = self.runnable.get(&generation).cloned() else { continue };
-            let (store, actor) = (context.store.clone(), context.options.worker_name.clone());
-            tokio::spawn(async move {
+        let runnable = self.runnable.clone();
+        let (store, actor) = (context.store.clone(), context.options.worker_name.clone());
+        // One after the other, so that they leave connections to the others.
+        tokio::spawn(async move {
+            for (generation, position) in wanted {
+                let Some(runnable) = runnable.get(&generation).cloned() else { continue };
+                let (store, actor) = (store.clone(), actor.clone());
                 let name = runnable.generation.name.clone();
                 let outcome =
                     store.retry_with(runnable.generation, runnable.projector, position, actor);
@@ -224,8 +227,8 @@ impl Worker {
                     }
                     Err(error) => tracing::warn!(projection = name, %error, "could not be retried"),
                 }
-            });
-        }
+            }
+        });
         Ok(())
     }
 

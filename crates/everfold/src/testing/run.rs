@@ -12,7 +12,7 @@ use super::scratch::{Place, Scratch};
 use super::variant::Variation;
 use crate::projection::definition::Lifecycle;
 use crate::projection::generation::{Generation, Lease};
-use crate::projection::job::{Job, Task};
+use crate::projection::job::{CAREFUL_EVENTS, Job, Task};
 use crate::projection::projector::{ApplyError, Projector};
 use crate::projection::{GenerationStatus, Projection};
 use crate::store::{Registration, Tick};
@@ -121,7 +121,14 @@ impl Plan {
             let outcome = match run(store, generation, &projector, batch).await {
                 Err(ApplyError::Refused { .. }) => {
                     let (lease, actor) = (lease.clone(), "test".to_owned());
-                    let careful = Task::CarefulBatch { lease, mark, worker, actor, attempts: 1 };
+                    let careful = Task::CarefulBatch {
+                        lease,
+                        mark,
+                        events_max: CAREFUL_EVENTS,
+                        worker,
+                        actor,
+                        attempts: 1,
+                    };
                     run(store, generation, &projector, careful).await
                 }
                 outcome => outcome,

@@ -90,7 +90,8 @@ async fn stop_stands_before_the_event_and_says_why(fixture: Fixture) {
     assert_eq!(store.projection("chain").await.unwrap().position, Position(101));
     let before = folded(&store, |event| event.position.0 <= 101).await;
     assert_eq!(chains(&store, "chain").await, before);
-    assert_eq!(runner.failed()[0].reason, reason);
+    let told = async || runner.failed().first().is_some_and(|failed| failed.reason == reason);
+    eventually("the runner tells", LIMIT, told).await;
     assert!(kinds(&store.system_messages("chain").await.unwrap()).contains(&"failure"));
     let problems = store.health(&Default::default()).await.unwrap();
     assert_eq!((problems.len(), problems[0].check), (1, "failed"));

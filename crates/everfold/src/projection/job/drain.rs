@@ -11,7 +11,7 @@ use crate::projection::projector::ApplyError;
 use crate::store::Unit;
 
 /// Most skips that are looked at carefully in one transaction.
-const CAREFUL_SKIPS: usize = 64;
+pub(crate) const CAREFUL_SKIPS: usize = 64;
 
 impl Job {
     pub(super) async fn drain<U: Unit>(
@@ -40,13 +40,15 @@ impl Job {
         &self,
         unit: &mut U,
         lease: &Lease,
+        events_max: usize,
         attempts: u32,
     ) -> Result<JobOutcome, ApplyError> {
         let generation = self.generation.id;
-        unit.lock_gate(generation).await?;
         let position = unit.lock_checkpoint(lease).await?;
+        // Last, because appends wait for it: nobody waits for the row with the gate in hand.
+        unit.lock_gate(generation).await?;
         unit.savepoint().await?;
-        let taken = unit.take_skips(generation, CAREFUL_SKIPS).await?;
+        let taken = unit.take_skips(generation, events_max).await?;
         if taken.is_empty() {
             unit.release_savepoint().await?;
             return Ok(JobOutcome { position, ..JobOutcome::default() });
@@ -137,7 +139,14 @@ impl Job {
     ) -> Result<Page, ApplyError> {
         let mut positions: Vec<Position> = taken.iter().map(|(position, _)| *position).collect();
         positions.sort_unstable();
-        Ok(self.page(unit.read_events_at(&positions).await?, None))
+        let mut page = self.page(unit.read_events_at(&positions).await?, None);
+        // The key that it is owed under is the one that orders it, whatever it would be today.
+        for (position, key) in taken {
+            if let Some(place) = page.place(*position) {
+                page.keys[place].clone_from(key);
+            }
+        }
+        Ok(page)
     }
 
     pub(super) fn settled(&self, position: Position, key: &str) -> SystemMessage {

@@ -30,6 +30,7 @@ use crate::store::Unit;
 use crate::upcast::Upcasters;
 use batch::Batch;
 pub(crate) use batch::CAREFUL_EVENTS;
+pub(crate) use drain::CAREFUL_SKIPS;
 #[cfg(feature = "sqlite")]
 pub(crate) use page::no_key;
 
@@ -55,11 +56,18 @@ pub(crate) enum Task {
     NoteFailure { lease: Lease, failure: String },
     /// The same as a batch for few events, after retrying has not helped: finds those that fail, and
     /// does with them what the policy says.
-    CarefulBatch { lease: Lease, mark: Position, worker: Uuid, actor: String, attempts: u32 },
+    CarefulBatch {
+        lease: Lease,
+        mark: Position,
+        events_max: usize,
+        worker: Uuid,
+        actor: String,
+        attempts: u32,
+    },
     /// Applies what an inline generation owes.
     Drain { lease: Lease, events_max: usize, actor: String },
     /// The same for few events, after retrying has not helped.
-    CarefulDrain { lease: Lease, actor: String, attempts: u32 },
+    CarefulDrain { lease: Lease, events_max: usize, actor: String, attempts: u32 },
     /// Applies events of an append, in its transaction.
     #[cfg(feature = "sqlite")]
     Inline { positions: Vec<Position> },
@@ -70,6 +78,17 @@ pub(crate) enum Task {
 }
 
 impl Task {
+    /// How many events it may have.
+    pub(crate) fn events_max(&self) -> usize {
+        match self {
+            Task::Batch { events_max, .. }
+            | Task::CarefulBatch { events_max, .. }
+            | Task::Drain { events_max, .. }
+            | Task::CarefulDrain { events_max, .. } => *events_max,
+            _ => 1,
+        }
+    }
+
     /// Who does it, for the record; batches that go well leave none.
     pub(crate) fn actor(&self) -> &str {
         match self {
@@ -126,9 +145,9 @@ impl Job {
                 let message = "a rehearsal ends here".to_owned();
                 Err(ApplyError::Refused { message, position: None })
             }
-            Task::CarefulBatch { lease, mark, worker, attempts, .. } => {
-                let (mark, worker) = (*mark, *worker);
-                let batch = Batch { lease, mark, events_max: CAREFUL_EVENTS, worker };
+            Task::CarefulBatch { lease, mark, events_max, worker, attempts, .. } => {
+                let (mark, events_max, worker) = (*mark, *events_max, *worker);
+                let batch = Batch { lease, mark, events_max, worker };
                 self.careful_batch(unit, batch, *attempts).await
             }
             Task::NoteFailure { lease, failure } => {
@@ -137,8 +156,8 @@ impl Job {
                 Ok(JobOutcome { position, ..JobOutcome::default() })
             }
             Task::Drain { lease, events_max, .. } => self.drain(unit, lease, *events_max).await,
-            Task::CarefulDrain { lease, attempts, .. } => {
-                self.careful_drain(unit, lease, *attempts).await
+            Task::CarefulDrain { lease, events_max, attempts, .. } => {
+                self.careful_drain(unit, lease, *events_max, *attempts).await
             }
             #[cfg(feature = "sqlite")]
             Task::Inline { positions } => self.inline(unit, positions).await,

@@ -34,12 +34,13 @@ impl Job {
         discard: Option<&str>,
     ) -> Result<JobOutcome, ApplyError> {
         let inline = self.generation.lifecycle == Lifecycle::Inline;
-        if inline {
-            unit.lock_gate(self.generation.id).await?;
-        }
         let found = unit.read_events_at(&[position]).await?;
         let Some(event) = found.into_iter().next() else { return Ok(missing()) };
         let Some(key) = self.lock_shard_of(unit, &event).await? else { return Ok(missing()) };
+        if inline {
+            // Last, because appends wait for it: nobody waits for the row with the gate in hand.
+            unit.lock_gate(self.generation.id).await?;
+        }
         let Some(waiting) = self.waiting(unit, position, &key, inline).await? else {
             return Ok(missing());
         };

@@ -82,7 +82,14 @@ impl Memory {
 
     fn careful(&mut self, on_error: OnError) -> JobOutcome {
         let (mark, worker, actor) = (Position(self.log.len() as u64), Uuid::nil(), "w".to_owned());
-        let task = Task::CarefulBatch { lease: lease(), mark, worker, actor, attempts: 2 };
+        let task = Task::CarefulBatch {
+            lease: lease(),
+            mark,
+            events_max: CAREFUL_EVENTS,
+            worker,
+            actor,
+            attempts: 2,
+        };
         self.run(on_error, Lifecycle::CatchUp, task)
     }
 
@@ -384,7 +391,8 @@ fn retry_of_an_inline_one_takes_what_is_owed_in_its_place() {
 }
 
 fn careful_drain(memory: &mut Memory, on_error: OnError) -> JobOutcome {
-    let task = Task::CarefulDrain { lease: lease(), actor: "w".into(), attempts: 1 };
+    let task =
+        Task::CarefulDrain { lease: lease(), events_max: 64, actor: "w".into(), attempts: 1 };
     memory.run(on_error, Lifecycle::Inline, task)
 }
 

@@ -32,7 +32,9 @@ use crate::upcast::Upcasters;
 use due::Due;
 use write::Write;
 
-const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+/// A process that is paused here must not hold its streams, gates and the mark for ever.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
+    SET LOCAL idle_in_transaction_session_timeout = '10s'";
 
 /// The inline projections in Rust that appends through this handle apply.
 pub(super) struct Inline {
