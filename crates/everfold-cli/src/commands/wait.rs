@@ -56,7 +56,7 @@ impl Wait {
         let store = global.target()?.open_existing().await?;
         let position = match self.at {
             Some(position) => Position(position),
-            None => store.projection(&self.name).await?.highest,
+            None => store.last_position().await?,
         };
         let waited = store.wait_for(&self.name, position, self.timeout).await;
         store.close().await;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::definition::Lifecycle;
 use super::generation::GenerationStatus;
 use super::status::{ProjectionStatus, Trend};
 use crate::diagnosis::{Finding, MarkHolder, Severity};
@@ -129,7 +130,15 @@ fn check_projection(
         let reason = status.reason.as_deref().unwrap_or("no reason was given");
         add("failed", Severity::Problem, reason.to_owned());
     }
-    let lag = format!("{:.0} s and {} events behind", status.lag_seconds, status.lag_events);
+    let waits_for_backfill =
+        status.status == GenerationStatus::Building && status.lifecycle == Lifecycle::Inline;
+    if waits_for_backfill {
+        let reason = status.reason.as_deref().unwrap_or("it waits for its backfill");
+        add("building", Severity::Warning, format!("it cannot be read yet: {reason}"));
+        return;
+    }
+    let events = if status.lag_events == 1 { "event" } else { "events" };
+    let lag = format!("{:.0} s and {} {events} behind", status.lag_seconds, status.lag_events);
     if status.lag_fail_seconds.is_some_and(|max| status.lag_seconds > max) {
         add("lag", Severity::Problem, format!("{lag}, more than lag_fail allows"));
     } else if status.lag_warn_seconds.is_some_and(|max| status.lag_seconds > max) {

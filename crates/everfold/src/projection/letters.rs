@@ -264,7 +264,7 @@ impl Store {
             let job = Job { generation: Arc::clone(&generation), projector, upcasters, task };
             let outcome = self.run_patiently(job).await.map_err(|error| match error {
                 ApplyError::Store(error) => ProjectionError::Store(error),
-                ApplyError::Refused { message, .. } => {
+                ApplyError::Refused { message, .. } | ApplyError::Broken { message } => {
                     ProjectionError::Failed { projection: generation.name.clone(), reason: message }
                 }
                 ApplyError::LeaseLost => no_dead_letter(&generation, position),

@@ -15,6 +15,9 @@ pub(crate) enum ApplyError {
         #[cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "SQLite alone needs it"))]
         position: Option<Position>,
     },
+    /// The read model is not as it was made: a table is gone, or a right to it. No event is to blame,
+    /// so none is given up for it: the projection stops under every policy.
+    Broken { message: String },
     /// The database; if it is transient, trying again is all there is to do.
     Store(StoreError),
     /// Somebody else runs the shard now.

@@ -130,7 +130,7 @@ impl Store {
         let mut changed = false;
         let from = vec![GenerationStatus::Active, GenerationStatus::Building];
         for generation in self.generations_of(name).await? {
-            if !from.contains(&generation.status) {
+            if !from.contains(&generation.status) || waits_for_backfill(&generation) {
                 continue;
             }
             let reason = Some(format!("paused by {}", operator()));
@@ -158,7 +158,13 @@ impl Store {
                 Some(read) if generation.version < read.version => GenerationStatus::Kept,
                 _ => GenerationStatus::Building,
             };
-            changed |= self.change_status(&generation, from.clone(), to, None).await?;
+            let reason = match (&read, to) {
+                (Some(read), GenerationStatus::Building) => {
+                    Some(built_beside(name, generation.version, read.version))
+                }
+                _ => None,
+            };
+            changed |= self.change_status(&generation, from.clone(), to, reason).await?;
         }
         self.hub().has_moved();
         self.changed_or_say(changed, name, "is neither paused nor failed")
@@ -209,6 +215,30 @@ impl Store {
         let index = generations.iter().position(|generation| generation.is_active);
         Ok(generations.swap_remove(index.unwrap_or(generations.len() - 1)))
     }
+}
+
+/// An inline generation on a store that had events: nobody feeds it until it is filled, so there is
+/// nothing to pause.
+fn waits_for_backfill(generation: &Generation) -> bool {
+    generation.status == GenerationStatus::Building && generation.lifecycle == Lifecycle::Inline
+}
+
+/// Why a new inline generation on a store with events is not active.
+pub(crate) fn needs_backfill(name: &str) -> String {
+    format!(
+        "the store has events already, and filling an inline projection with them (`everfold rebuild \
+         {name}`) comes with a later version of everfold; today, register inline projections before \
+         the first event, or raise the version of this one and make it catch-up"
+    )
+}
+
+/// Why a new version is not active.
+pub(crate) fn built_beside(name: &str, version: u32, newest: u32) -> String {
+    format!(
+        "version {version} is built beside version {newest}, which readers go on to see; promoting it \
+         (`everfold rebuild {name}`) comes with a later version of everfold; today, register it under \
+         another name as catch-up"
+    )
 }
 
 /// Who does something by hand: user and machine, as far as they are known.

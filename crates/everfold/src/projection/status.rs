@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::definition::{Lifecycle, ProjectionKind};
-use super::generation::{GenerationState, GenerationStatus, ShardState};
+use super::generation::{Generation, GenerationState, GenerationStatus, ShardState};
 use crate::Position;
 use crate::error::ProjectionError;
 use crate::store::{Heads, Store};
@@ -211,12 +211,25 @@ impl ShardStatus {
 /// A lag shorter than this is what a projection that keeps up has.
 const STEADY_SECONDS: f64 = 1.0;
 
+/// Whether anybody applies events to it now, whatever it did a minute ago. An inline one that is
+/// building waits for its backfill.
+fn is_fed(generation: &Generation) -> bool {
+    match generation.status {
+        GenerationStatus::Paused | GenerationStatus::Failed | GenerationStatus::Retired => false,
+        GenerationStatus::Building => generation.lifecycle == Lifecycle::CatchUp,
+        _ => true,
+    }
+}
+
 /// What arrives is taken from what has arrived since the oldest event that is missing; what can be
 /// done, from what the batches of the last minute did while they ran.
 fn trend(state: &GenerationState, lag_events: u64, lag_seconds: f64) -> (Trend, Option<f64>) {
     if lag_events == 0 {
         let idle = state.recent_events == 0;
         return (if idle { Trend::Idle } else { Trend::Steady }, None);
+    }
+    if !is_fed(&state.generation) {
+        return (Trend::Standing, None);
     }
     if lag_seconds < STEADY_SECONDS {
         return (Trend::Steady, None);

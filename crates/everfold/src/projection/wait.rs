@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::generation::GenerationStatus;
 use super::registry::unknown;
 use crate::Position;
-use crate::error::ProjectionError;
+use crate::error::{ProjectionError, StoreError};
 use crate::store::{Reach, Store, jitter};
 
 /// First pause between two looks; it doubles while nothing happens.
@@ -52,6 +52,15 @@ impl Store {
         timeout: Duration,
     ) -> Result<bool, ProjectionError> {
         Ok(self.reach_within(name, position, timeout).await?.is_none())
+    }
+
+    /// The position of the last event that is stored, which may be above the high-water mark: what to
+    /// wait for if nothing older will do.
+    ///
+    /// # Errors
+    /// If the database refuses or cannot be reached.
+    pub async fn last_position(&self) -> Result<Position, StoreError> {
+        Ok(self.backend().heads().await?.highest)
     }
 
     /// `None` once it is reached, else how far it was at the last look.

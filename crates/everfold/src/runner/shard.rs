@@ -189,6 +189,10 @@ impl Shard {
             Err(ApplyError::Store(error)) if error.kind() == StoreErrorKind::Other => {
                 self.refused(error.to_string(), careful).await
             }
+            Err(ApplyError::Broken { message }) => {
+                let reason = self.job(task).broken_reason(&message);
+                self.fail(reason).await
+            }
             Err(error) => self.trouble(error),
         }
     }
@@ -239,7 +243,7 @@ impl Shard {
         }
         (self.position, self.more) = (position, more);
         if let Some(failure) = failure {
-            return self.fail(&self.job(task.clone()), failure).await;
+            return self.fail(self.job(task.clone()).failed_reason(&failure)).await;
         }
         if self.careful > 0 {
             self.careful = if more { self.careful - 1 } else { 0 };
@@ -267,7 +271,7 @@ impl Shard {
             // Nothing is left to divide: what fails is not one of the events.
             let message = format!("a batch failed, and none of its events alone: {message}");
             let failure = Failure { position: self.position, message };
-            return self.fail(&self.job(self.task(true)), failure).await;
+            return self.fail(self.job(self.task(true)).failed_reason(&failure)).await;
         }
         let (lease, failure) = (self.lease.clone(), message);
         if let Err(error) = self.run_job(Task::NoteFailure { lease, failure }).await {
@@ -283,9 +287,8 @@ impl Shard {
 
     /// The projection has failed. A batch has written that itself; for others it is written here,
     /// where appends can be shut out.
-    async fn fail(&mut self, job: &Job, failure: Failure) -> Next {
+    async fn fail(&mut self, reason: String) -> Next {
         let generation = &self.runnable.generation;
-        let reason = job.failed_reason(&failure);
         let change = StatusChange {
             generation: generation.id,
             from: vec![
@@ -317,7 +320,7 @@ impl Shard {
                 return Next::End(Ended::Closed);
             }
             ApplyError::Store(error) => error.to_string(),
-            ApplyError::Refused { message, .. } => message,
+            ApplyError::Refused { message, .. } | ApplyError::Broken { message } => message,
         };
         let projection = &self.runnable.generation.name;
         tracing::warn!(projection, error, "the database failed a projection, trying again");

@@ -220,7 +220,7 @@ fn text_of(error: ApplyError) -> String {
         ApplyError::Refused { message, position: Some(at) } => {
             format!("the event at position {at} was refused: {message}")
         }
-        ApplyError::Refused { message, position: None } => message,
+        ApplyError::Refused { message, position: None } | ApplyError::Broken { message } => message,
         ApplyError::Store(error) => error.to_string(),
         ApplyError::LeaseLost => "somebody else runs the projection on this store".to_owned(),
     }

@@ -7,6 +7,7 @@ mod fixture;
 mod append;
 mod append_many;
 mod bank;
+mod broken;
 mod dead_letters;
 mod decider;
 mod document;

@@ -250,15 +250,23 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, everfold, pg_temp AS $$
     SELECT left($1, 2) IN ('40', '53', '57', '58') OR $1 IN ('55P03', '55006')
 $$;
 
+-- Whether an error says that the read model is not as it was made: a table, a function or a right is
+-- gone. No event is to blame, so none is given up for it, whatever the policy is.
+CREATE OR REPLACE FUNCTION everfold.is_broken(code text) RETURNS boolean
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, everfold, pg_temp AS $$
+    SELECT left($1, 2) = '42' OR $1 = '3F000'
+$$;
+
 -- Applies events to an SQL generation, or leaves no trace and returns false if one of them is
--- refused. What is the database's trouble and not the events' is raised on.
+-- refused. What is not the events' fault, but the database's trouble or a broken read model, is
+-- raised on.
 CREATE OR REPLACE FUNCTION everfold.try_inline(home text, positions bigint[]) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, everfold, pg_temp AS $$
 BEGIN
     EXECUTE format('SELECT %I.apply($1)', home) USING positions;
     RETURN true;
 EXCEPTION WHEN OTHERS THEN
-    IF everfold.is_transient(SQLSTATE) THEN
+    IF everfold.is_transient(SQLSTATE) OR everfold.is_broken(SQLSTATE) THEN
         RAISE;
     END IF;
     RETURN false;
@@ -296,7 +304,7 @@ BEGIN
             END IF;
             EXECUTE format('SELECT %I.apply($1)', g.home) USING ARRAY[positions[n]];
         EXCEPTION WHEN OTHERS THEN
-            IF everfold.is_transient(SQLSTATE) THEN
+            IF everfold.is_transient(SQLSTATE) OR everfold.is_broken(SQLSTATE) THEN
                 RAISE;
             END IF;
             GET STACKED DIAGNOSTICS said = PG_EXCEPTION_CONTEXT;

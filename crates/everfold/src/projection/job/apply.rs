@@ -119,6 +119,10 @@ impl Job {
                         parts.push(part.start..middle);
                     }
                 }
+                Err(error @ ApplyError::Broken { .. }) => {
+                    unit.rollback_to_savepoint().await?;
+                    return Err(error);
+                }
                 Err(error) => return Err(error),
             }
         }

@@ -177,4 +177,13 @@ impl Job {
             failure.message
         )
     }
+
+    /// Why it has failed where no event is to blame, and what to do about it.
+    pub(crate) fn broken_reason(&self, message: &str) -> String {
+        let name = &self.generation.name;
+        format!(
+            "its read model is broken, which is not the fault of any event: {message}; put back what \
+             is missing as it was, then `everfold resume {name}`"
+        )
+    }
 }

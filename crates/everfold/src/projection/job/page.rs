@@ -119,7 +119,7 @@ impl Job {
 /// What an error said, where it can only be a refusal.
 fn said(error: ApplyError) -> String {
     match error {
-        ApplyError::Refused { message, .. } => message,
+        ApplyError::Refused { message, .. } | ApplyError::Broken { message } => message,
         ApplyError::Store(error) => error.to_string(),
         ApplyError::LeaseLost => "the lease was lost".to_owned(),
     }

@@ -113,11 +113,32 @@ pub(super) fn refused_by_projection(database: &DbError) -> Option<Refusal> {
         let message = said.split_once("the event: ").map_or(said, |(_, message)| message);
         return Some(Refusal { projection, message: message.to_owned() });
     }
-    if !matches!(parts(database).kind, StoreErrorKind::Other | StoreErrorKind::Missing) {
+    use StoreErrorKind::{Missing, Other, Privilege};
+    if !matches!(parts(database).kind, Other | Missing | Privilege) {
         return None;
     }
-    let projection = projection_in_context(database.where_()?)?.to_owned();
+    let projection = database
+        .where_()
+        .and_then(projection_in_context)
+        .or_else(|| projection_in_message(database.message()))?
+        .to_owned();
     Some(Refusal { projection, message: said(database) })
+}
+
+/// The projection whose function could not even be called: `function everfold_3_totals.apply(…) does
+/// not exist`, `schema "everfold_3_totals" does not exist`.
+fn projection_in_message(message: &str) -> Option<&str> {
+    let home = match message.strip_prefix("function ") {
+        Some(function) => function.split_once(".apply(")?.0,
+        None => message.strip_prefix("schema \"")?.split_once('"')?.0,
+    };
+    projection_of_home(home.strip_prefix("everfold_")?)
+}
+
+/// The name behind the number: `3_totals`.
+fn projection_of_home(home: &str) -> Option<&str> {
+    let (generation, projection) = home.split_once('_')?;
+    generation.bytes().all(|byte| byte.is_ascii_digit()).then_some(projection)
 }
 
 /// The projection whose function an error passed through: `… function everfold_3_totals.apply(…`.
@@ -125,8 +146,7 @@ fn projection_in_context(context: &str) -> Option<&str> {
     context.lines().find_map(|line| {
         let (_, name) = line.split_once(" function everfold_")?;
         let (home, _) = name.split_once(".apply(")?;
-        let (generation, projection) = home.split_once('_')?;
-        generation.bytes().all(|byte| byte.is_ascii_digit()).then_some(projection)
+        projection_of_home(home)
     })
 }
 
@@ -192,7 +212,9 @@ fn parts(database: &DbError) -> StoreErrorParts {
         "28P01" | "28000" => (Authentication, "check user and password"),
         "42501" => (
             Privilege,
-            "grant the user one of the roles everfold_writer, everfold_events_reader or everfold_admin",
+            "grant the user the role it needs: everfold_writer to append, everfold_events_reader to \
+             read events, everfold_read_models to read read models, everfold_admin to run, watch and \
+             mend projections",
         ),
         "3D000" => (Missing, "create the database, or check its name"),
         "3F000" | "42P01" | "42883" => {

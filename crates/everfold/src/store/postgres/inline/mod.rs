@@ -171,7 +171,7 @@ impl Carries {
 /// The error of an append that a projection refused.
 fn refused(generation: &Generation, error: ApplyError) -> AppendError {
     match error {
-        ApplyError::Refused { message, .. } => {
+        ApplyError::Refused { message, .. } | ApplyError::Broken { message } => {
             AppendError::Projection { projection: generation.name.clone(), message }
         }
         ApplyError::Store(error) => error.into(),

@@ -41,7 +41,7 @@ pub(super) async fn apply_sql(
     };
     match outcome {
         Ok(_) => Ok(()),
-        Err(QueryError::Driver(error)) => Err(refused(error)),
+        Err(QueryError::Driver(error)) => Err(broken_or_refused(error)),
         Err(error) => Err(ApplyError::Store(error.into_store_error())),
     }
 }
@@ -56,6 +56,22 @@ fn refused(error: tokio_postgres::Error) -> ApplyError {
         true => ApplyError::Store(error),
         false => ApplyError::Refused { message, position },
     }
+}
+
+/// The same for statements that worked when the generation was made: a name that is unknown now, or
+/// a right that is missing, is not for want of a better event. What a handler sends may differ from
+/// event to event.
+fn broken_or_refused(error: tokio_postgres::Error) -> ApplyError {
+    let broken = error.code().is_some_and(|code| is_broken(code.code()));
+    match refused(error) {
+        ApplyError::Refused { message, .. } if broken => ApplyError::Broken { message },
+        other => other,
+    }
+}
+
+/// The same as everfold.is_broken of the database.
+fn is_broken(code: &str) -> bool {
+    code.starts_with("42") || code == "3F000"
 }
 
 /// What the server said, with file and line where it is about a statement of the projection.

@@ -20,6 +20,7 @@ use crate::projection::builder::check;
 use crate::projection::definition::{Body, Definition, Lifecycle};
 use crate::projection::differences;
 use crate::projection::generation::GenerationStatus;
+use crate::projection::registry::{built_beside, needs_backfill};
 use crate::store::postgres::connect::{Connections, Param, QueryError};
 use crate::store::postgres::types::{JsonString, JsonText};
 use crate::store::{Registration, jitter};
@@ -283,8 +284,17 @@ async fn insert(
     Ok(rows.first().map_or(0, |row| row.get(0)))
 }
 
+/// Whether readers see a version of it.
+async fn is_read(unit: &mut PostgresUnit<'_>, definition: &Definition) -> Result<bool, StoreError> {
+    let sql = "SELECT active_generation IS NOT NULL FROM everfold.projections \
+        WHERE namespace = $1 AND name = $2";
+    let rows = unit.ask(sql, &names_of(definition)).await?;
+    Ok(rows.first().is_some_and(|row| row.get(0)))
+}
+
 /// Nothing is ever silently active: an inline generation has to begin with the log, and a later
-/// version takes over by a promotion only.
+/// version takes over by a promotion only. Where there is nothing to take over from, because no
+/// version has ever been active, a catch-up one begins like that of a new projection.
 ///
 /// For an inline one the registry gate is held from here to the end: every append that did not see
 /// the generation has ended, and its events can be seen.
@@ -298,10 +308,10 @@ async fn first_status(
     if inline {
         gates::lock_within(unit, gates::REGISTRY, gates::TRIES).await?;
     }
-    if let Some(Known { version: newest, .. }) = newest {
-        let reason = format!(
-            "version {version} is built beside version {newest}; promote it with `everfold rebuild {name}`"
-        );
+    if let Some(Known { version: newest, .. }) = newest
+        && (inline || is_read(unit, definition).await?)
+    {
+        let reason = built_beside(name, *version, *newest);
         return Ok((GenerationStatus::Building, Some(reason)));
     }
     let has_events = match inline {
@@ -314,7 +324,5 @@ async fn first_status(
     if !has_events {
         return Ok((GenerationStatus::Active, None));
     }
-    let reason =
-        format!("the store has events already; backfill it with `everfold rebuild {name}`");
-    Ok((GenerationStatus::Building, Some(reason)))
+    Ok((GenerationStatus::Building, Some(needs_backfill(name))))
 }

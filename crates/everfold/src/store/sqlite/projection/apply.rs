@@ -69,10 +69,14 @@ fn located(
     error: rusqlite::Error,
 ) -> ApplyError {
     let line = planned.line(sent, offset(&error));
-    match refused(connection, error) {
+    match broken_or_refused(connection, error) {
         ApplyError::Refused { message, position } => {
             let message = plan.in_words_of_the_file(&message);
             ApplyError::Refused { message: format!("{}:{line}: {message}", plan.file), position }
+        }
+        ApplyError::Broken { message } => {
+            let message = plan.in_words_of_the_file(&message);
+            ApplyError::Broken { message: format!("{}:{line}: {message}", plan.file) }
         }
         other => other,
     }
@@ -88,11 +92,31 @@ pub(super) fn offset(error: &rusqlite::Error) -> Option<usize> {
 
 /// Whose fault an error of a projection's own statement is: the store's if the file, the disk or
 /// the whole transaction failed, and otherwise the projection's.
-pub(super) fn refused(connection: &Connection, error: rusqlite::Error) -> ApplyError {
+fn refused(connection: &Connection, error: rusqlite::Error) -> ApplyError {
     if connection.is_autocommit() || is_the_stores(&error) {
         return ApplyError::Store(store_error(error));
     }
     ApplyError::Refused { message: said(&error), position: None }
+}
+
+/// The same for statements that worked when the generation was made: one that cannot even be
+/// prepared now is not for want of a better event. What a handler sends may differ from event to
+/// event.
+pub(super) fn broken_or_refused(connection: &Connection, error: rusqlite::Error) -> ApplyError {
+    let broken = is_broken(&error);
+    match refused(connection, error) {
+        ApplyError::Refused { message, .. } if broken => ApplyError::Broken { message },
+        other => other,
+    }
+}
+
+/// A statement that was prepared before says it when it is run, in words only.
+fn is_broken(error: &rusqlite::Error) -> bool {
+    let message = said(error);
+    matches!(error, rusqlite::Error::SqlInputError { .. })
+        || message.starts_with("no such table")
+        || message.starts_with("no such column")
+        || message.contains(" has no column named ")
 }
 
 fn is_the_stores(error: &rusqlite::Error) -> bool {

@@ -4,7 +4,7 @@ use rusqlite::types::Value as Stored;
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 use serde_json::Value;
 
-use super::apply::refused;
+use super::apply::broken_or_refused;
 use super::names::{identifier, literal};
 use crate::Position;
 use crate::projection::generation::Generation;
@@ -47,7 +47,7 @@ pub(super) fn load(
         }
         Ok(found)
     };
-    load().map_err(|error| refused(connection, error))
+    load().map_err(|error| broken_or_refused(connection, error))
 }
 
 /// Writes documents, and deletes those that are none any more.
@@ -79,7 +79,7 @@ pub(super) fn write(
         }
         Ok(())
     };
-    write().map_err(|error| refused(connection, error))
+    write().map_err(|error| broken_or_refused(connection, error))
 }
 
 /// Documents of the active generation, in the order of their keys. The database looks for what its

@@ -323,7 +323,9 @@ impl Inline<'_> {
             _ => self.run_job(due, projector, positions),
         };
         outcome.map_err(|error| match error {
-            ApplyError::Refused { message, .. } => due.refused(message),
+            ApplyError::Refused { message, .. } | ApplyError::Broken { message } => {
+                due.refused(message)
+            }
             ApplyError::Store(error) => InlineError::Store(error),
             ApplyError::LeaseLost => unreachable!("an append holds no lease"),
         })

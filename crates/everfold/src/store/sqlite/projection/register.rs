@@ -14,6 +14,7 @@ use crate::projection::builder::check;
 use crate::projection::definition::{Body, Definition, Lifecycle};
 use crate::projection::differences;
 use crate::projection::generation::{GenerationStatus, SystemMessage};
+use crate::projection::registry::{built_beside, needs_backfill};
 use crate::store::Registration;
 use crate::store::sqlite::error::store_error;
 use crate::store::sqlite::read::high_water_mark;
@@ -167,27 +168,35 @@ fn create(
     Ok(id)
 }
 
+/// Whether readers see a version of it.
+fn is_read(connection: &Connection, definition: &Definition) -> Result<bool, rusqlite::Error> {
+    let sql = "SELECT active_generation IS NOT NULL FROM everfold_projections \
+        WHERE namespace = ?1 AND name = ?2";
+    let names = (&definition.namespace, &definition.name);
+    connection.prepare_cached(sql)?.query_row(names, |row| row.get(0))
+}
+
 /// Nothing is ever silently active: an inline generation has to begin with the log, and a later
-/// version takes over by a promotion only.
+/// version takes over by a promotion only. Where there is nothing to take over from, because no
+/// version has ever been active, a catch-up one begins like that of a new projection.
 fn first_status(
     connection: &Connection,
     definition: &Definition,
     newest: Option<u32>,
 ) -> Result<(GenerationStatus, Option<String>), rusqlite::Error> {
     let Definition { name, version, .. } = definition;
-    if let Some(newest) = newest {
-        let reason = format!(
-            "version {version} is built beside version {newest}; promote it with `everfold rebuild {name}`"
-        );
+    let inline = definition.lifecycle == Lifecycle::Inline;
+    if let Some(newest) = newest
+        && (inline || is_read(connection, definition)?)
+    {
+        let reason = built_beside(name, *version, newest);
         return Ok((GenerationStatus::Building, Some(reason)));
     }
     let empty = high_water_mark(connection)?.0 == 0;
-    if definition.lifecycle == Lifecycle::CatchUp || empty {
+    if !inline || empty {
         return Ok((GenerationStatus::Active, None));
     }
-    let reason =
-        format!("the store has events already; backfill it with `everfold rebuild {name}`");
-    Ok((GenerationStatus::Building, Some(reason)))
+    Ok((GenerationStatus::Building, Some(needs_backfill(name))))
 }
 
 fn insert(

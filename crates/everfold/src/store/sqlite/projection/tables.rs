@@ -93,7 +93,7 @@ fn set_up(
     match handler.and_then(set_up) {
         Ok(()) => {}
         Err(ApplyError::Store(error)) => return Err(error.into()),
-        Err(ApplyError::Refused { message, .. }) => {
+        Err(ApplyError::Refused { message, .. } | ApplyError::Broken { message }) => {
             return Err(invalid(definition, format!("its set-up failed: {message}")));
         }
         Err(ApplyError::LeaseLost) => unreachable!("registration holds no lease"),
