@@ -92,16 +92,24 @@ pub(super) fn statement(
 
 /// The relation `batch`.
 fn batch(definition: &Definition, upcasters: &[SqlUpcaster], events: Events) -> String {
-    let mut conditions = vec![match events {
-        Events::Range => "e.position > $1 AND e.position <= $2".to_owned(),
-        Events::Positions => "e.position = ANY ($1)".to_owned(),
-    }];
+    let (from, mut conditions) = match events {
+        Events::Range => {
+            ("everfold.events e", vec!["e.position > $1 AND e.position <= $2".to_owned()])
+        }
+        // OFFSET 0: found by their positions and by nothing else. A plan that is kept and that
+        // looks for the types too reads every event of them.
+        Events::Positions => {
+            ("(SELECT * FROM everfold.events WHERE position = ANY ($1) OFFSET 0) e", Vec::new())
+        }
+    };
     if let Some(types) = &definition.event_types {
         conditions.push(format!("e.type = ANY ({})", literals(types.iter().map(String::as_str))));
     }
     conditions.extend(key_condition(definition, events));
-    let events =
-        format!("SELECT {COLUMNS} FROM everfold.events e WHERE {}", conditions.join(" AND "));
+    if conditions.is_empty() {
+        conditions.push("true".to_owned());
+    }
+    let events = format!("SELECT {COLUMNS} FROM {from} WHERE {}", conditions.join(" AND "));
     format!("{} ORDER BY position", upcast(events, upcasters))
 }
 
