@@ -2,9 +2,12 @@
 
 use std::collections::HashSet;
 
-use crate::error::InvalidAppend;
+use crate::error::{AppendError, InvalidAppend};
 use crate::options::Limits;
 use crate::{ExpectedVersion, NewEvent, Position, StreamId, Version};
+
+/// So many types of an append are named in an error.
+const TYPES_SHOWN: usize = 3;
 
 /// The result of an append that is stored, now or (with the same event ids) earlier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +64,26 @@ impl StreamAppend {
             return Err(InvalidAppend::TooManyBytes { stream: self.stream.clone(), bytes, max });
         }
         check_ids(self.events.iter())
+    }
+
+    /// An error with the events that it is about, where a projection refused them.
+    pub(crate) fn blamed(&self, error: AppendError) -> AppendError {
+        let AppendError::Projection { projection, message } = error else { return error };
+        let mut types: Vec<&str> = self.events.iter().map(|e| e.event_type.as_str()).collect();
+        types.dedup();
+        let (shown, more) = types.split_at(types.len().min(TYPES_SHOWN));
+        let shown: Vec<String> = shown.iter().map(|name| format!("\"{name}\"")).collect();
+        let more = if more.is_empty() { "" } else { " …" };
+        let events = match self.events.len() {
+            1 => "event".to_owned(),
+            count => format!("{count} events"),
+        };
+        let message = format!(
+            "{message} (while appending {events} {}{more} to stream \"{}\")",
+            shown.join(", "),
+            self.stream
+        );
+        AppendError::Projection { projection, message }
     }
 
     /// How much data it has.

@@ -234,10 +234,11 @@ impl Store {
         for attempt in 0..retries {
             match self.0.backend.append(append.clone()).await {
                 Err(error) if error.is_transient() => self.before_retry(attempt, &error).await,
-                outcome => return outcome,
+                outcome => return outcome.map_err(|error| append.blamed(error)),
             }
         }
-        self.0.backend.append(append).await
+        let outcome = self.0.backend.append(append.clone()).await;
+        outcome.map_err(|error| append.blamed(error))
     }
 
     /// Appends to many streams in one transaction. Each member has its own outcome, in the order
@@ -262,10 +263,11 @@ impl Store {
         for attempt in 0..retries {
             match self.0.backend.append_many(appends.clone()).await {
                 Err(error) if error.is_transient() => self.before_retry(attempt, &error).await,
-                outcome => return outcome,
+                outcome => return outcome.map(|outcomes| blamed(&appends, outcomes)),
             }
         }
-        self.0.backend.append_many(appends).await
+        let outcome = self.0.backend.append_many(appends.clone()).await;
+        outcome.map(|outcomes| blamed(&appends, outcomes))
     }
 
     async fn before_retry(&self, attempt: u32, error: &AppendError) {
@@ -443,6 +445,15 @@ impl Schema {
             StoreUrl::Sqlite(_) => sqlite::schema::sql(),
         }
     }
+}
+
+/// The outcomes of many appends, each error with what it is about.
+fn blamed(
+    appends: &[StreamAppend],
+    outcomes: Vec<Result<Appended, AppendError>>,
+) -> Vec<Result<Appended, AppendError>> {
+    let members = appends.iter().zip(outcomes);
+    members.map(|(append, outcome)| outcome.map_err(|error| append.blamed(error))).collect()
 }
 
 /// Between half and the whole of a duration, so that many processes do not act in step.

@@ -21,6 +21,7 @@ mod leases;
 mod limits;
 mod model;
 mod open;
+mod places;
 mod read;
 mod register;
 mod repeat;

@@ -153,7 +153,7 @@ async fn failure_names_file_line_and_event(fixture: Fixture) {
     let totals = totals.settings(settings).build().unwrap();
     append(&store, "a", [event("E", json!({ "n": 1 })), event("E", json!({}))]).await;
     let reason = failed(&store, &totals).await;
-    let place = if fixture.is_sqlite() { "apply:5" } else { "apply.sql:5" };
+    let place = "apply:5";
     assert!(reason.contains(place) && reason.contains("position 2"), "{reason}");
     assert!(reason.to_lowercase().contains("null"), "{reason}");
     let rows = fixture.rows("SELECT n FROM read_model.totals").await;

@@ -242,6 +242,6 @@ async fn failing_statement_is_told_by_file_and_line() {
     let reason = async || store.projections().await.unwrap().remove(0).reason.unwrap_or_default();
     eventually("it fails", LIMIT, async || !reason().await.is_empty()).await;
     let reason = reason().await;
-    assert!(reason.contains("apply.sql:6: division by zero"), "{reason}");
+    assert!(reason.contains("apply:6: division by zero"), "{reason}");
     runner.stop().await;
 }

@@ -309,7 +309,8 @@ BEGIN
             END IF;
             GET STACKED DIAGNOSTICS said = PG_EXCEPTION_CONTEXT;
             -- The lines of the function are those of the file.
-            said := coalesce('apply.sql:' || substring(said FROM '[.]apply[(]bigint\[\][)] line (\d+)') || ': ', '')
+            said := coalesce(coalesce(g.definition ->> 'apply_file', 'apply.sql') || ':'
+                    || substring(said FROM '[.]apply[(]bigint\[\][)] line (\d+)') || ': ', '')
                 || SQLERRM;
             IF g.on_error = 'dead-letter' THEN
                 held := held || keys[n];
@@ -318,8 +319,10 @@ BEGIN
                 VALUES (g.id, positions[n], keys[n], said, 1, clock_timestamp());
             END IF;
             INSERT INTO everfold.system_messages (generation, kind, position, key, actor, message)
-            VALUES (g.id, CASE g.on_error WHEN 'skip' THEN 'skipped' ELSE 'dead-letter' END,
-                    positions[n], keys[n], 'append', said);
+            SELECT g.id, CASE g.on_error WHEN 'skip' THEN 'skipped' ELSE 'dead-letter' END,
+                   positions[n], keys[n], 'append',
+                   format('event at position %s ("%s", stream "%s"): %s', e.position, e.type, e.stream_id, said)
+              FROM everfold.events e WHERE e.position = positions[n];
         END;
     END LOOP;
 END $$;
@@ -383,9 +386,10 @@ BEGIN
      WHERE NOT u.left_out;
     INSERT INTO everfold.system_messages (generation, kind, position, key, actor, message)
     SELECT u.generation, CASE WHEN u.left_out THEN 'skipped' ELSE 'dead-letter' END, u.position, u.key,
-           'append', u.error
+           'append', format('event at position %s ("%s", stream "%s"): %s', e.position, e.type, e.stream_id, u.error)
       FROM unnest($1, $2, $3, $4, $5, $6) AS u(generation, position, key, behind, error, left_out)
       JOIN everfold.generations g ON g.id = u.generation AND g.lifecycle = 'inline' AND g.kind <> 'sql'
+      JOIN everfold.events e ON e.position = u.position
      WHERE u.behind IS NULL
      ORDER BY u.position;
 END $$;

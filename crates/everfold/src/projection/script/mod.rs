@@ -11,6 +11,9 @@ use std::path::PathBuf;
 use crate::error::ProjectionError;
 pub(crate) use statement::Statement;
 
+/// `projections/<name>/apply.sql`.
+const PARTS_IN_PROJECT: usize = 3;
+
 /// Text of a file, and where it came from, so that errors can point into it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Script {
@@ -23,6 +26,14 @@ impl Script {
     /// SQL that was given in Rust, under a name for messages.
     pub(crate) fn given(name: &str, text: impl Into<String>) -> Script {
         Script { file: name.into(), text: plain_text(&text.into()) }
+    }
+
+    /// The file as everybody who works on the project knows it, from the project's folder: what is
+    /// kept in the database must not depend on where the folder was when it was registered.
+    pub(crate) fn file_in_project(&self) -> String {
+        let parts: Vec<_> = self.file.iter().map(|part| part.to_string_lossy()).collect();
+        let from = parts.len().saturating_sub(PARTS_IN_PROJECT);
+        parts[from..].join("/")
     }
 
     /// The statements, without empty ones.

@@ -63,7 +63,7 @@ pub async fn append_in(
     let rows = transaction
         .query_typed(call.sql(), &call.params(&true))
         .await
-        .map_err(|error| append_error(error, append))?;
+        .map_err(|error| append.blamed(append_error(error, append)))?;
     appended(&rows)
 }
 

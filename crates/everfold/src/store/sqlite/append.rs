@@ -70,7 +70,7 @@ pub fn append_in(
     run(transaction, TAKE_WRITE_LOCK).map_err(append_in_error)?;
     let projections = Projections::new(&StoreOptions::default());
     let inline = projections.inline(transaction).map_err(append_error)?;
-    append_one(transaction, append, &inline)
+    append_one(transaction, append, &inline).map_err(|error| append.blamed(error))
 }
 
 /// Appends to one stream, all events or none, and what inline projections make of them. The

@@ -3,9 +3,10 @@
 use std::panic::AssertUnwindSafe;
 
 use futures::FutureExt;
-use tokio_postgres::error::DbError;
+use tokio_postgres::error::{DbError, ErrorPosition};
 use tokio_postgres::types::Type;
 
+use super::functions::file_in;
 use super::names::quoted;
 use super::unit::{PostgresUnit, failed, stored_positions};
 use crate::error::{StoreError, StoreErrorKind};
@@ -80,9 +81,28 @@ pub(in crate::store::postgres) fn said(database: &DbError) -> String {
         Some(detail) if !detail.starts_with('{') => format!("{} ({detail})", database.message()),
         _ => database.message().to_owned(),
     };
-    match database.where_().and_then(line_in) {
-        Some(line) => format!("apply.sql:{line}: {message}"),
+    match place_in(database) {
+        Some((file, line)) => format!("{file}:{line}: {message}"),
         None => message,
+    }
+}
+
+/// File and line of the statement that failed. The statement is in the server's context; where the
+/// server knows the very place in it, it is told apart, with the place.
+fn place_in(database: &DbError) -> Option<(&str, u32)> {
+    let context = database.where_()?;
+    let line = line_in(context)?;
+    match database.position() {
+        Some(ErrorPosition::Internal { position, query }) => {
+            let before = query.chars().take(position.saturating_sub(1) as usize);
+            let lines = u32::try_from(before.filter(|c| *c == '\n').count()).unwrap_or(0);
+            // A query of somebody else has no file, and its lines are not ours.
+            match file_in(query) {
+                Some(file) => Some((file, line + lines)),
+                None => Some((file_in(context).unwrap_or("apply.sql"), line)),
+            }
+        }
+        _ => Some((file_in(context).unwrap_or("apply.sql"), line)),
     }
 }
 

@@ -42,7 +42,12 @@ pub(super) fn signature(home: &str, events: Events) -> String {
 }
 
 /// The statement that makes a function.
-pub(super) fn create(home: &str, events: Events, statements: &[(u32, String)]) -> String {
+pub(super) fn create(
+    home: &str,
+    events: Events,
+    file: &str,
+    statements: &[(u32, String)],
+) -> String {
     // The rare types of a long range need another plan than the same types in a short one.
     let plans = match events {
         Events::Range => " SET plan_cache_mode = force_custom_plan",
@@ -54,12 +59,22 @@ pub(super) fn create(home: &str, events: Events, statements: &[(u32, String)]) -
         "CREATE FUNCTION {} RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER \
          SET search_path = pg_catalog, pg_temp{plans} AS {}",
         signature(home, events),
-        dollar_quoted(&body(statements))
+        dollar_quoted(&body(file, statements))
     )
 }
 
-/// The body, in which every statement begins on its own line of the file.
-fn body(statements: &[(u32, String)]) -> String {
+const FILE_MARK: &str = "/* everfold file: ";
+
+/// The file that a statement of such a function is from, in what the server tells of an error.
+pub(super) fn file_in(told: &str) -> Option<&str> {
+    let (_, file) = told.split_once(FILE_MARK)?;
+    Some(file.split_once(" */")?.0)
+}
+
+/// The body, in which every statement begins on its own line of the file, and has the name of the
+/// file at its end: the server shows a statement that fails.
+fn body(file: &str, statements: &[(u32, String)]) -> String {
+    let file = file.replace("*/", "");
     let mut body = "#variable_conflict use_column BEGIN ".to_owned();
     let mut line = 1;
     for (begins, sql) in statements {
@@ -67,8 +82,7 @@ fn body(statements: &[(u32, String)]) -> String {
             body.push('\n');
             line += 1;
         }
-        body.push_str(sql);
-        body.push_str("; ");
+        body.push_str(&format!("{sql} {FILE_MARK}{file} */; "));
         line += u32::try_from(sql.matches('\n').count()).unwrap_or(0);
     }
     body.push_str("END");
@@ -205,11 +219,12 @@ mod tests {
     #[test]
     fn statements_stand_on_their_lines() {
         let statements = [(1, "INSERT a\nb".to_owned()), (5, "DELETE".to_owned())];
-        let body = body(&statements);
+        let body = body("projections/a/apply.sql", &statements);
         let lines: Vec<&str> = body.lines().collect();
         assert!(lines[0].ends_with("BEGIN INSERT a"), "{body}");
-        assert_eq!(lines[1], "b; ");
-        assert_eq!(lines[4], "DELETE; END");
+        assert!(lines[1].starts_with("b ") && lines[1].ends_with("; "), "{body}");
+        assert!(lines[4].starts_with("DELETE ") && lines[4].ends_with("; END"), "{body}");
+        assert_eq!(file_in(&body), Some("projections/a/apply.sql"));
     }
 
     #[test]

@@ -259,7 +259,7 @@ async fn insert(
     let mut stored = definition.content();
     stored["settings"] = json!(definition.settings);
     if let Body::Sql(scripts) = &definition.body {
-        stored["apply_file"] = json!(scripts.postgres.apply.file.display().to_string());
+        stored["apply_file"] = json!(scripts.postgres.apply.file_in_project());
     }
     let stored = stored.to_string();
     let stored = JsonText::new(&stored);

@@ -138,6 +138,7 @@ impl Making<'_, '_> {
         statements: &[Statement],
     ) -> Result<(), ProjectionError> {
         let definition = &self.projection.definition;
+        let file = scripts.apply.file_in_project();
         for events in [Events::Range, Events::Positions] {
             let mut made = Vec::new();
             for statement in statements {
@@ -150,7 +151,7 @@ impl Making<'_, '_> {
                 made.push((statement.line, sql));
             }
             let signature = functions::signature(self.home, events);
-            let create = functions::create(self.home, events, &made);
+            let create = functions::create(self.home, events, &file, &made);
             let lines = Lines { first: 1, at: 1 };
             self.try_sql(&scripts.apply, lines, &create).await?;
             let owner = quoted(&self.roles.store_owner);

@@ -209,7 +209,7 @@ fn insert(
     let mut stored = definition.content();
     stored["settings"] = json!(definition.settings);
     if let Body::Sql(scripts) = &definition.body {
-        stored["apply_file"] = json!(scripts.sqlite.apply.file.display().to_string());
+        stored["apply_file"] = json!(scripts.sqlite.apply.file_in_project());
     }
     connection.prepare_cached(INSERT_GENERATION)?.query_row(
         rusqlite::params![
