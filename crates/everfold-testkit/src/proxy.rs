@@ -56,16 +56,29 @@ struct Shared {
 #[derive(Debug)]
 struct Trap {
     pattern: Vec<u8>,
-    /// Whether the server still gets the bytes.
-    forward: bool,
+    then: Then,
 }
+
+/// What happens to the bytes that complete a pattern, and to their connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    /// The server gets them, its answer is thrown away, the connection is closed.
+    CutAfter,
+    /// The connection is closed.
+    CutBefore,
+    /// The server gets them with another last byte, and the connection lives on.
+    Spoil,
+}
+
+/// What a spoiled pattern ends in: no statement has it outside of texts.
+const SPOILED: u8 = b'?';
 
 /// The bytes that set off a trap and were not forwarded yet.
 struct Caught {
     bytes: Vec<u8>,
     /// Where in the bytes the pattern ends.
     pattern_end: usize,
-    forward: bool,
+    then: Then,
 }
 
 impl Proxy {
@@ -149,7 +162,7 @@ impl Proxy {
     ///
     /// When the pattern is empty or longer than 1024 bytes.
     pub fn cut_after_client_message(&self, pattern: &[u8]) {
-        self.set_trap(pattern, true);
+        self.set_trap(pattern, Then::CutAfter);
     }
 
     /// Waits once for `pattern` in what a client sends, then loses the connection *before* the
@@ -160,7 +173,18 @@ impl Proxy {
     ///
     /// When the pattern is empty or longer than 1024 bytes.
     pub fn cut_before_client_message(&self, pattern: &[u8]) {
-        self.set_trap(pattern, false);
+        self.set_trap(pattern, Then::CutBefore);
+    }
+
+    /// Waits once for `pattern` in what a client sends, and makes the server refuse the statement
+    /// that holds it: the pattern arrives with `?` for its last byte. The connection lives on, so
+    /// that the server goes on with what the client sent behind it without waiting for an answer.
+    ///
+    /// # Panics
+    ///
+    /// When the pattern is empty or longer than 1024 bytes.
+    pub fn spoil_client_message(&self, pattern: &[u8]) {
+        self.set_trap(pattern, Then::Spoil);
     }
 
     /// Whether a pattern is still waited for; false once it was seen.
@@ -168,12 +192,12 @@ impl Proxy {
         lock(&self.shared.trap).is_some()
     }
 
-    fn set_trap(&self, pattern: &[u8], forward: bool) {
+    fn set_trap(&self, pattern: &[u8], then: Then) {
         assert!(
             (1..=PATTERN_BYTES_MAX).contains(&pattern.len()),
             "a pattern has 1 to {PATTERN_BYTES_MAX} bytes"
         );
-        *lock(&self.shared.trap) = Some(Trap { pattern: pattern.to_owned(), forward });
+        *lock(&self.shared.trap) = Some(Trap { pattern: pattern.to_owned(), then });
     }
 
     fn runtime(&self) -> &Runtime {
@@ -217,7 +241,7 @@ async fn serve(shared: Arc<Shared>, mut client: TcpStream) {
         () = carry_to_client(&shared, &mut server_reader, client_writer) => None,
     };
     // From here on nothing reaches the client any more.
-    if let Some(caught) = caught.filter(|caught| caught.forward) {
+    if let Some(caught) = caught.filter(|caught| caught.then == Then::CutAfter) {
         let finish = async {
             tokio::join!(
                 finish_request(caught, &mut client_reader, &mut server_writer, &mut messages),
@@ -237,12 +261,15 @@ async fn carry_to_server(
     let mut buffer = vec![0; CHUNK_BYTES];
     let mut earlier = Vec::new();
     while let Ok(count @ 1..) = client.read(&mut buffer).await {
-        let bytes = &buffer[..count];
         shared.flowing().await;
-        let caught = shared.spring_trap(&earlier, bytes);
-        if caught.is_some() {
-            return caught;
+        match shared.spring_trap(&earlier, &buffer[..count]) {
+            Some(Caught { pattern_end, then: Then::Spoil, .. }) => {
+                buffer[pattern_end - 1] = SPOILED;
+            }
+            Some(caught) => return Some(caught),
+            None => {}
         }
+        let bytes = &buffer[..count];
         earlier.extend_from_slice(bytes);
         earlier.drain(..earlier.len().saturating_sub(PATTERN_BYTES_MAX));
         messages.request_ends(bytes);
@@ -303,8 +330,8 @@ impl Shared {
     fn spring_trap(&self, earlier: &[u8], bytes: &[u8]) -> Option<Caught> {
         let mut trap = lock(&self.trap);
         let pattern_end = end_of(&trap.as_ref()?.pattern, earlier, bytes)?;
-        let forward = trap.take()?.forward;
-        Some(Caught { bytes: bytes.to_owned(), pattern_end, forward })
+        let then = trap.take()?.then;
+        Some(Caught { bytes: bytes.to_owned(), pattern_end, then })
     }
 }
 

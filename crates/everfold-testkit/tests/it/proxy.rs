@@ -124,6 +124,20 @@ async fn connection_lost_before_commit_has_not_committed() {
 }
 
 #[tokio::test]
+async fn statement_that_was_spoiled_is_refused_and_the_connection_lives_on() {
+    let story = Story::begin().await;
+    story.proxy.spoil_client_message(b"INSERT INTO written");
+    let insert = "INSERT INTO written VALUES (1)";
+    let error = story.client.batch_execute(insert).await.unwrap_err();
+    assert_eq!(error.code().unwrap().code(), "42601", "{error}");
+    assert!(!story.proxy.is_waiting_for_message());
+    assert_eq!(story.written().await, 0);
+    // Once only.
+    story.client.batch_execute(insert).await.unwrap();
+    assert_eq!(story.written().await, 1);
+}
+
+#[tokio::test]
 async fn request_longer_than_a_chunk_reaches_the_server_whole() {
     let story = Story::begin().await;
     let statement = "INSERT INTO written SELECT length($1::text)";

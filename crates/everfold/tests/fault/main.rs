@@ -16,6 +16,7 @@ mod workers;
 mod busy_stream;
 mod high_water_mark_controls;
 mod high_water_mark_stress;
+mod inline_connections;
 mod inline_failures;
 mod inline_gates;
 mod lock_table_exhaustion;

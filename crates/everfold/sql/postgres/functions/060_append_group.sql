@@ -7,7 +7,8 @@
 --   member_sizes     per member: how many events
 --   types … schema_versions   per event, the members' events one after the other
 --   wait             false: a stream locked by somebody else makes its members 'busy'
---   carries          inline generations in Rust that the caller applies, before it commits
+--   carries          inline generations in Rust that the caller applies, before it commits; NULL is
+--                    refused: the caller found no transaction
 --
 -- Outcomes per member: 'stored', 'repeat', 'conflict' (versions = the actual one), 'busy', and
 -- 'refused' (ids partly known, or known with other content).
@@ -61,6 +62,10 @@ BEGIN
     THEN
         RAISE EXCEPTION 'append_group: the arrays do not fit together'
             USING ERRCODE = 'EF003', HINT = 'use everfold.append_many';
+    END IF;
+    IF carries IS NULL THEN
+        RAISE EXCEPTION 'append_group: the transaction in which the caller applies projections did not begin'
+            USING ERRCODE = '25P01', HINT = 'nothing was stored; try again';
     END IF;
     outcomes := array_fill('stored'::text, ARRAY[member_count]);
     first_positions := array_fill(NULL::bigint, ARRAY[member_count]);

@@ -19,11 +19,34 @@ const APPEND_EVENT: &str = "SELECT everfold.append_event($1, $2, $3, $4, $5, $6,
 const APPEND: &str = "SELECT everfold.append($1, $2, $3, $4, $5, $6, $7, $8)";
 const APPEND_GROUP: &str = "SELECT outcomes, first_positions, last_positions, versions, messages \
     FROM everfold.append_group($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
-const APPEND_GROUP_CARRYING: &str = "SELECT outcomes, first_positions, last_positions, versions, \
-    messages, carried, event_positions, event_streams, event_versions, event_types, \
-    event_schema_versions, event_data, event_metadata, event_ids, event_times, \
-    document_generations, document_keys, documents \
-    FROM everfold.append_group($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+const APPEND_GROUP_CARRYING: &str = append_group_carrying!("$11");
+/// For a call that is sent without waiting until its transaction has begun: it is refused if there
+/// is none. It would be committed alone, without what its caller is to write.
+const APPEND_GROUP_PIPELINED: &str = append_group_carrying!(
+    "CASE pg_catalog.current_setting('idle_in_transaction_session_timeout') \
+     WHEN '10007ms' THEN $11 END"
+);
+
+/// Begins the transaction of such a call. Its time-out is there because a process that is paused in
+/// it must not hold its streams, gates and the mark for ever; it is an odd number so that nobody
+/// else sets it, and whoever finds it set knows that this transaction has begun.
+pub(super) const BEGIN_PIPELINED: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
+    SET LOCAL idle_in_transaction_session_timeout = '10007ms'";
+
+macro_rules! append_group_carrying {
+    ($carries:literal) => {
+        concat!(
+            "SELECT outcomes, first_positions, last_positions, versions, messages, carried, \
+             event_positions, event_streams, event_versions, event_types, event_schema_versions, \
+             event_data, event_metadata, event_ids, event_times, document_generations, \
+             document_keys, documents \
+             FROM everfold.append_group($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, ",
+            $carries,
+            ")"
+        )
+    };
+}
+use append_group_carrying;
 
 /// Appends inside the caller's own transaction: the events become visible, or vanish, with
 /// everything else in it.
@@ -309,6 +332,16 @@ impl<'a> GroupCall<'a> {
         let mut params = self.params(wait);
         params.push((carries, Type::INT4_ARRAY));
         (APPEND_GROUP_CARRYING, params)
+    }
+
+    /// The same, sent together with [`BEGIN_PIPELINED`].
+    pub(super) fn pipelined<'p>(
+        &'p self,
+        wait: &'p bool,
+        carries: &'p Vec<i32>,
+    ) -> (&'static str, Vec<Param<'p>>) {
+        let (_, params) = self.carrying(wait, carries);
+        (APPEND_GROUP_PIPELINED, params)
     }
 }
 

@@ -67,7 +67,15 @@ async fn append_and_apply(
 ) -> Result<Vec<Outcome>, AppendError> {
     let (call, ids) = (GroupCall::new(appends), carries.ids());
     let (sql, params) = call.carrying(&wait, &ids);
-    let row = one_row(session.run(sql, &params).await, appends[0])?;
+    // A process that is paused must not hold its streams, gates and the mark for ever. In this order,
+    // and without waiting in between: if the first fails, so does the second.
+    let limit = format!(
+        "SET LOCAL idle_in_transaction_session_timeout = {}",
+        session.timeout.as_millis().clamp(1, i32::MAX as u128)
+    );
+    let (limited, called) = tokio::join!(biased; session.batch(&limit), session.run(sql, &params));
+    limited?;
+    let row = one_row(called, appends[0])?;
     let due = carries.due(&row)?;
     let mut writes = carries.fold(&due)?;
     for (generation, positions) in &due.positions {

@@ -19,7 +19,7 @@ use std::sync::{Arc, RwLock};
 
 use tokio_postgres::Row;
 
-use super::append::{GroupCall, Outcome, outcomes};
+use super::append::{BEGIN_PIPELINED, GroupCall, Outcome, outcomes};
 use super::connect::{Connection, QueryError};
 use super::error::{append_error, code};
 use crate::append::{Appended, StreamAppend};
@@ -31,10 +31,6 @@ use crate::upcast::Upcasters;
 
 use due::Due;
 use write::Write;
-
-/// A process that is paused here must not hold its streams, gates and the mark for ever.
-const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
-    SET LOCAL idle_in_transaction_session_timeout = '10s'";
 
 /// The inline projections in Rust that appends through this handle apply.
 pub(super) struct Inline {
@@ -132,11 +128,11 @@ impl Carries {
         wait: bool,
     ) -> Result<Vec<Outcome>, AppendError> {
         let (call, carries) = (GroupCall::new(appends), self.ids());
-        let (sql, params) = call.carrying(&wait, &carries);
+        let (sql, params) = call.pipelined(&wait, &carries);
         // In this order: each is sent as soon as it is first polled.
         let (begun, called) = tokio::join!(
             biased;
-            connection.batch(BEGIN),
+            connection.batch(BEGIN_PIPELINED),
             connection.try_query(sql, &params),
         );
         begun?;
