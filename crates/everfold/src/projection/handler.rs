@@ -27,6 +27,9 @@ pub struct HandlerBatch<'a> {
 ///
 /// It may be called again with the same events, after a failure or a crash. What it did through the
 /// transaction is gone then; what it did elsewhere is not.
+///
+/// It has [`handler_timeout`](crate::RunnerOptions::handler_timeout) in a transaction. If a statement
+/// fails and it goes on all the same, it has failed too: nothing of such a transaction can be kept.
 #[cfg(feature = "postgres")]
 pub trait PostgresHandler: Send + Sync + 'static {
     /// Makes the tables of a new generation. They belong into the schema `home`.
@@ -72,6 +75,9 @@ pub trait PostgresHandler: Send + Sync + 'static {
 ///
 /// It may be called again with the same events, after a failure or a crash. What it did through the
 /// connection is gone then; what it did elsewhere is not.
+///
+/// It has [`handler_timeout`](crate::RunnerOptions::handler_timeout) in a transaction: statements after
+/// that fail. Appends wait while it runs, so let it wait for nothing else.
 ///
 /// ```
 /// use everfold::sqlite::{SqliteHandler, rusqlite};

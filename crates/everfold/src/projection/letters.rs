@@ -1,12 +1,13 @@
 //! Dead letters, skips and system messages, as operators see and treat them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::generation::{DeadLetterInfo, Generation, MessageInfo, SkipInfo};
-use super::job::{Job, JobOutcome, Task};
+use super::job::{HANDLER_TIMEOUT, Job, JobOutcome, RETRY_EVENTS, Task};
 use super::projector::{ApplyError, Projector};
 use super::registry::operator;
 use crate::error::ProjectionError;
@@ -18,7 +19,7 @@ const LIST_MAX: usize = 10_000;
 /// How often a treatment is tried while somebody else is in the way.
 const TRIES_MAX: u32 = 8;
 /// First pause between two tries; it doubles.
-const PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// An event that could not be applied, or one that waits behind it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -205,8 +206,8 @@ impl Store {
             });
         };
         let (reason, actor) = (reason.to_owned(), operator());
-        let task = Task::Discard { position, reason, actor };
-        self.treat(generation, projector, task, position).await
+        let task = Task::Discard { position, reason, events_max: RETRY_EVENTS, actor };
+        self.treat((generation, projector), task, position, HANDLER_TIMEOUT).await
     }
 
     pub(crate) async fn retry(
@@ -216,7 +217,8 @@ impl Store {
         actor: String,
     ) -> Result<Retried, ProjectionError> {
         if let Some(projector) = self.hub().projector(&generation) {
-            return self.retry_with(generation, projector, position, actor).await;
+            let runnable = (generation, projector);
+            return self.retry_with(runnable, position, actor, HANDLER_TIMEOUT).await;
         }
         match self.backend().want_retry(generation.id, Some(position)).await? {
             0 => Err(no_dead_letter(&generation, position)),
@@ -224,14 +226,16 @@ impl Store {
         }
     }
 
+    /// Tries a dead letter again with the code that is here, which has so much time in a transaction.
     pub(crate) async fn retry_with(
         &self,
-        generation: Arc<Generation>,
-        projector: Projector,
+        runnable: (Arc<Generation>, Projector),
         position: Position,
         actor: String,
+        handler_timeout: Duration,
     ) -> Result<Retried, ProjectionError> {
-        self.treat(generation, projector, Task::Retry { position, actor }, position).await
+        let task = Task::Retry { position, events_max: RETRY_EVENTS, actor };
+        self.treat(runnable, task, position, handler_timeout).await
     }
 
     /// Runs a job again while somebody else is in the way.
@@ -251,24 +255,33 @@ impl Store {
     /// Runs the task, and goes on with what did not fit into one transaction.
     async fn treat(
         &self,
-        generation: Arc<Generation>,
-        projector: Projector,
+        (generation, projector): (Arc<Generation>, Projector),
         mut task: Task,
         position: Position,
+        handler_timeout: Duration,
     ) -> Result<Retried, ProjectionError> {
         let mut events = 0;
+        let mut given_up = None;
         loop {
             let upcasters = self.upcasters_shared();
             let (generation, projector) = (Arc::clone(&generation), projector.clone());
             let actor = task.actor().to_owned();
-            let job = Job { generation: Arc::clone(&generation), projector, upcasters, task };
-            let outcome = self.run_patiently(job).await.map_err(|error| match error {
-                ApplyError::Store(error) => ProjectionError::Store(error),
-                ApplyError::Refused { message, .. } | ApplyError::Broken { message } => {
-                    ProjectionError::Failed { projection: generation.name.clone(), reason: message }
+            let job = Job {
+                handler_timeout,
+                given_up: given_up.clone(),
+                ..Job::new(Arc::clone(&generation), projector, upcasters, task.clone())
+            };
+            let outcome = match self.run_patiently(job).await {
+                Err(ApplyError::OutOfTime(late)) if given_up.is_none() => {
+                    match late.culprit(task.events_max()) {
+                        Some(position) => given_up = Some((position, late.message)),
+                        None => task = task.with_fewer(),
+                    }
+                    continue;
                 }
-                ApplyError::LeaseLost => no_dead_letter(&generation, position),
-            })?;
+                outcome => outcome.map_err(|error| untreated(error, &generation, position))?,
+            };
+            given_up = None;
             let JobOutcome { applied, more, failure, missing, .. } = outcome;
             if missing && events > 0 {
                 // Somebody else has taken the rest on.
@@ -281,7 +294,8 @@ impl Store {
             events += applied;
             match failure {
                 Some(failure) if more => {
-                    task = Task::Retry { position: failure.position, actor };
+                    let position = failure.position;
+                    task = Task::Retry { position, events_max: RETRY_EVENTS, actor };
                 }
                 Some(failure) => {
                     let (position, error) = (failure.position, failure.message);
@@ -290,6 +304,16 @@ impl Store {
                 None => return Ok(Retried::Applied { events }),
             }
         }
+    }
+}
+
+fn untreated(error: ApplyError, generation: &Generation, position: Position) -> ProjectionError {
+    let failed = |reason| ProjectionError::Failed { projection: generation.name.clone(), reason };
+    match error {
+        ApplyError::Store(error) => ProjectionError::Store(error),
+        ApplyError::Refused { message, .. } | ApplyError::Broken { message } => failed(message),
+        ApplyError::OutOfTime(late) => failed(late.message),
+        ApplyError::LeaseLost => no_dead_letter(generation, position),
     }
 }
 

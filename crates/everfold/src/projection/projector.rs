@@ -1,7 +1,9 @@
 //! What applies events: the one part of a projection that is code.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::generation::Generation;
 use crate::error::StoreError;
 use crate::{Position, RecordedEvent};
 
@@ -18,10 +20,52 @@ pub(crate) enum ApplyError {
     /// The read model is not as it was made: a table is gone, or a right to it. No event is to blame,
     /// so none is given up for it: the projection stops under every policy.
     Broken { message: String },
+    /// The projection's own code did not come back in time. Nothing that was done in the transaction
+    /// can be kept, and the transaction cannot go on.
+    OutOfTime(OutOfTime),
     /// The database; if it is transient, trying again is all there is to do.
     Store(StoreError),
     /// Somebody else runs the shard now.
     LeaseLost,
+}
+
+/// A call of a handler that took too long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OutOfTime {
+    pub(crate) message: String,
+    pub(crate) first: Position,
+    pub(crate) last: Position,
+    /// Whether no other call had used up some of the time of the transaction.
+    pub(crate) had_all_the_time: bool,
+}
+
+impl OutOfTime {
+    /// Of a call with these events, of which there is at least one.
+    pub(crate) fn new(
+        generation: &Generation,
+        events: &[RecordedEvent],
+        limit: Duration,
+        had_all_the_time: bool,
+    ) -> Self {
+        let at = |event: Option<&RecordedEvent>| event.map(|e| e.position).unwrap_or_default();
+        let (first, last) = (at(events.first()), at(events.last()));
+        let which = match first == last {
+            true => format!("the event at position {first}"),
+            false => format!("{} events at positions {first} to {last}", events.len()),
+        };
+        let Generation { name, version, .. } = generation;
+        let message = format!(
+            "the handler of projection \"{name}\" version {version} was not done with {which} within \
+             {limit:?}; what it waits for needs a time limit of its own, or raise handler_timeout"
+        );
+        OutOfTime { message, first, last, had_all_the_time }
+    }
+
+    /// The event, if it can only be that one, among the events of a job.
+    pub(crate) fn culprit(&self, events_max: usize) -> Option<Position> {
+        let alone = self.first == self.last;
+        (alone && (self.had_all_the_time || events_max <= 1)).then_some(self.first)
+    }
 }
 
 impl From<StoreError> for ApplyError {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::ProjectionError;
+use crate::projection::job::HANDLER_TIMEOUT;
 use crate::projection::registry::operator;
 
 /// How a runner works. `RunnerOptions::default()` is meant to be right for most.
@@ -22,6 +23,10 @@ pub struct RunnerOptions {
     /// How long a batch should take. Default: 250 ms on PostgreSQL, 50 ms on SQLite, where appends
     /// wait for it.
     pub batch_duration: Option<Duration>,
+    /// How long the handler of a projection may take in one transaction. After that the transaction is
+    /// rolled back and tried again with fewer events; an event that alone takes longer is treated as
+    /// one that failed. Less than `lease_ttl`. Default: three quarters of it, but at most 8 s.
+    pub handler_timeout: Option<Duration>,
     /// How long run log and system messages are kept: 14 days.
     pub log_retention: Duration,
     /// Settle what inline projections owe. Default: true.
@@ -39,6 +44,7 @@ impl Default for RunnerOptions {
             standby_poll: Duration::from_secs(1),
             connections: 4,
             batch_duration: None,
+            handler_timeout: None,
             log_retention: Duration::from_secs(14 * 24 * 60 * 60),
             drain: true,
             stop_timeout: Duration::from_secs(30),
@@ -47,12 +53,18 @@ impl Default for RunnerOptions {
 }
 
 impl RunnerOptions {
+    pub(crate) fn handler_limit(&self) -> Duration {
+        self.handler_timeout.unwrap_or_else(|| HANDLER_TIMEOUT.min(self.lease_ttl * 3 / 4))
+    }
+
     /// Refuses values that could never work.
     pub(crate) fn check(&self) -> Result<(), ProjectionError> {
         let wrong = if self.heartbeat.is_zero() || self.standby_poll.is_zero() {
             "heartbeat and standby_poll must be more than nothing"
         } else if self.heartbeat * 3 > self.lease_ttl {
             "heartbeat must be at most a third of lease_ttl, or a lease could run out between two"
+        } else if self.handler_limit().is_zero() || self.handler_limit() >= self.lease_ttl {
+            "handler_timeout must be more than nothing and less than lease_ttl"
         } else if self.connections == 0 {
             "connections must be at least 1"
         } else {

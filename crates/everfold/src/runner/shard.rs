@@ -20,7 +20,7 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::projection::definition::Lifecycle;
 use crate::projection::generation::{GenerationStatus, Lease};
 use crate::projection::job::{CAREFUL_EVENTS, CAREFUL_SKIPS, Failure, Job, JobOutcome, Task};
-use crate::projection::projector::ApplyError;
+use crate::projection::projector::{ApplyError, OutOfTime};
 use crate::store::{StatusChange, StoreKind};
 
 /// Longest pause after trouble with the database.
@@ -65,6 +65,8 @@ pub(super) struct Shard {
     troubles: Backoff,
     /// So many more jobs are done carefully.
     careful: usize,
+    /// An event that the handler does not come back from: the next careful job deals with it.
+    given_up: Option<(Position, String)>,
 }
 
 impl Shard {
@@ -100,6 +102,7 @@ impl Shard {
             refusals,
             troubles,
             careful: 0,
+            given_up: None,
         }
     }
 
@@ -181,6 +184,10 @@ impl Shard {
         match self.run_job(task.clone()).await {
             Ok(outcome) => self.done(outcome, &task, started.elapsed()).await,
             Err(ApplyError::Refused { message, .. }) => self.refused(message, careful).await,
+            Err(ApplyError::OutOfTime(late)) => {
+                self.size.took_too_long(task.events_max());
+                self.out_of_time(late, task.events_max()).await
+            }
             Err(ApplyError::Store(error)) if is_timeout(&error) => {
                 self.size.took_too_long(task.events_max());
                 self.trouble(ApplyError::Store(error))
@@ -221,7 +228,12 @@ impl Shard {
 
     fn job(&self, task: Task) -> Job {
         let Runnable { generation, projector } = self.runnable.clone();
-        Job { generation, projector, upcasters: self.context.store.upcasters_shared(), task }
+        let upcasters = self.context.store.upcasters_shared();
+        Job {
+            handler_timeout: self.context.options.handler_limit(),
+            given_up: self.given_up.clone(),
+            ..Job::new(generation, projector, upcasters, task)
+        }
     }
 
     async fn run_job(&self, task: Task) -> Result<JobOutcome, ApplyError> {
@@ -234,6 +246,7 @@ impl Shard {
         // On SQLite most of the time may be the wait behind appends.
         let took = outcome.took.unwrap_or(took);
         self.troubles.reset();
+        self.given_up = None;
         self.size.went_well();
         if matches!(task, Task::Batch { .. }) {
             self.size.learn(took, more);
@@ -273,8 +286,7 @@ impl Shard {
             let failure = Failure { position: self.position, message };
             return self.fail(self.job(self.task(true)).failed_reason(&failure)).await;
         }
-        let (lease, failure) = (self.lease.clone(), message);
-        if let Err(error) = self.run_job(Task::NoteFailure { lease, failure }).await {
+        if let Err(error) = self.note(message).await {
             return self.trouble(error);
         }
         if self.refused > generation.settings.retries {
@@ -283,6 +295,36 @@ impl Shard {
             return Next::Go;
         }
         Next::Pause(self.refusals.pause())
+    }
+
+    async fn note(&self, failure: String) -> Result<(), ApplyError> {
+        let lease = self.lease.clone();
+        self.run_job(Task::NoteFailure { lease, failure }).await.map(drop)
+    }
+
+    /// The handler does not come back. With fewer events each time, the one that is to blame comes to
+    /// be alone, without a careful job, which could shut out appends meanwhile. Then it counts like
+    /// any that failed, until it is given up without another call.
+    async fn out_of_time(&mut self, late: OutOfTime, events_max: usize) -> Next {
+        let Some(position) = late.culprit(events_max) else {
+            let projection = &self.runnable.generation.name;
+            tracing::warn!(projection, error = late.message, "trying again with fewer events");
+            self.more = true;
+            return match self.note(late.message).await {
+                Ok(()) => Next::Go,
+                Err(error) => self.trouble(error),
+            };
+        };
+        if self.given_up.as_ref().is_some_and(|(given_up, _)| *given_up == position) {
+            // Its hook for events that are left out does not come back either.
+            let failure = Failure { position, message: late.message };
+            return self.fail(self.job(self.task(true)).failed_reason(&failure)).await;
+        }
+        let next = self.refused(late.message.clone(), false).await;
+        if self.careful > 0 {
+            self.given_up = Some((position, late.message));
+        }
+        next
     }
 
     /// The projection has failed. A batch has written that itself; for others it is written here,
@@ -321,6 +363,7 @@ impl Shard {
             }
             ApplyError::Store(error) => error.to_string(),
             ApplyError::Refused { message, .. } | ApplyError::Broken { message } => message,
+            ApplyError::OutOfTime(late) => late.message,
         };
         let projection = &self.runnable.generation.name;
         tracing::warn!(projection, error, "the database failed a projection, trying again");

@@ -213,15 +213,15 @@ impl Worker {
         let wanted = context.store.backend().wanted_retries(carries, RETRIES_MAX).await?;
         let runnable = self.runnable.clone();
         let (store, actor) = (context.store.clone(), context.options.worker_name.clone());
+        let timeout = context.options.handler_limit();
         // One after the other, so that they leave connections to the others.
         tokio::spawn(async move {
             for (generation, position) in wanted {
                 let Some(runnable) = runnable.get(&generation).cloned() else { continue };
                 let (store, actor) = (store.clone(), actor.clone());
                 let name = runnable.generation.name.clone();
-                let outcome =
-                    store.retry_with(runnable.generation, runnable.projector, position, actor);
-                match outcome.await {
+                let runnable = (runnable.generation, runnable.projector);
+                match store.retry_with(runnable, position, actor, timeout).await {
                     Ok(outcome) => {
                         tracing::info!(projection = name, %position, ?outcome, "retried")
                     }

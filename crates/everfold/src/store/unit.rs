@@ -4,6 +4,8 @@
 //! transaction of its own, with timeouts on PostgreSQL and a time budget on SQLite. An error of a
 //! job rolls the whole back.
 
+use std::time::Duration;
+
 use crate::projection::generation::{
     DeadLetterRow, Generation, GenerationStatus, Lease, RunLogRow, SystemMessage,
 };
@@ -72,18 +74,22 @@ pub(crate) trait Unit {
         generation: &Generation,
         events: SqlEvents,
     ) -> Result<(), ApplyError>;
-    /// Runs a handler; not for other projectors. Panics come back as [`ApplyError::Refused`].
+    /// Runs a handler; not for other projectors. Panics come back as [`ApplyError::Refused`]. All calls
+    /// of a handler in the transaction have `limit` together; then it is [`ApplyError::OutOfTime`].
     async fn run_handler(
         &mut self,
         generation: &Generation,
         projector: &Projector,
         events: &[RecordedEvent],
+        limit: Duration,
     ) -> Result<(), ApplyError>;
     /// Tells a handler that an event was given up; does nothing for other projectors.
     async fn tell_skipped(
         &mut self,
+        generation: &Generation,
         projector: &Projector,
         event: &RecordedEvent,
+        limit: Duration,
     ) -> Result<(), ApplyError>;
     /// Documents by key; keys without one are left out.
     async fn load_documents(

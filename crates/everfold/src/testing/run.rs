@@ -208,7 +208,7 @@ async fn run(
 ) -> Result<crate::projection::job::JobOutcome, ApplyError> {
     let (generation, projector) = (Arc::clone(generation), projector.clone());
     let upcasters = Arc::clone(&store.options().upcasters);
-    store.backend().run(Job { generation, projector, upcasters, task }).await
+    store.backend().run(Job::new(generation, projector, upcasters, task)).await
 }
 
 fn text(error: impl std::fmt::Display) -> String {
@@ -222,6 +222,7 @@ fn text_of(error: ApplyError) -> String {
         }
         ApplyError::Refused { message, position: None } | ApplyError::Broken { message } => message,
         ApplyError::Store(error) => error.to_string(),
+        ApplyError::OutOfTime(error) => error.message,
         ApplyError::LeaseLost => "somebody else runs the projection on this store".to_owned(),
     }
 }

@@ -14,6 +14,7 @@ mod document;
 mod doors;
 mod follow;
 mod handler;
+mod hanging;
 mod import;
 mod in_transaction;
 mod inline;

@@ -38,7 +38,10 @@ impl Job {
             }
             Projector::Document(fold) => self.fold(unit, fold.as_ref(), page, places).await,
             #[allow(unreachable_patterns, reason = "with one backend there is one kind of handler")]
-            handler => unit.run_handler(generation, handler, &page.at(places)).await,
+            handler => {
+                let (events, limit) = (page.at(places), self.handler_timeout);
+                unit.run_handler(generation, handler, &events, limit).await
+            }
         }
     }
 
@@ -173,7 +176,8 @@ impl Job {
         event: &RecordedEvent,
     ) -> Result<Result<(), String>, ApplyError> {
         unit.savepoint().await?;
-        match unit.tell_skipped(&self.projector, event).await {
+        let (generation, limit) = (&self.generation, self.handler_timeout);
+        match unit.tell_skipped(generation, &self.projector, event, limit).await {
             Ok(()) => {
                 unit.release_savepoint().await?;
                 Ok(Ok(()))

@@ -33,6 +33,7 @@ pub(crate) use batch::CAREFUL_EVENTS;
 pub(crate) use drain::CAREFUL_SKIPS;
 #[cfg(feature = "sqlite")]
 pub(crate) use page::no_key;
+pub(crate) use retry::RETRY_EVENTS;
 
 /// Work on one generation in one transaction.
 #[derive(Debug, Clone)]
@@ -41,7 +42,15 @@ pub(crate) struct Job {
     pub(crate) projector: Projector,
     pub(crate) upcasters: Arc<Upcasters>,
     pub(crate) task: Task,
+    /// How long a handler may take in the transaction.
+    pub(crate) handler_timeout: Duration,
+    /// An event that a handler did not come back from, and what is said of it: it is not tried again.
+    pub(crate) given_up: Option<(Position, String)>,
 }
+
+/// How long a handler may take in one transaction, if nobody says otherwise: shorter than any server
+/// lets a transaction idle (10 s), and than a lease lives (15 s).
+pub(crate) const HANDLER_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// What is to be done.
 #[derive(Debug, Clone)]
@@ -72,9 +81,9 @@ pub(crate) enum Task {
     #[cfg(feature = "sqlite")]
     Inline { positions: Vec<Position> },
     /// Tries a dead letter again, and what waits behind it.
-    Retry { position: Position, actor: String },
+    Retry { position: Position, events_max: usize, actor: String },
     /// Gives a dead letter up, and applies what waits behind it.
-    Discard { position: Position, reason: String, actor: String },
+    Discard { position: Position, reason: String, events_max: usize, actor: String },
 }
 
 impl Task {
@@ -84,8 +93,22 @@ impl Task {
             Task::Batch { events_max, .. }
             | Task::CarefulBatch { events_max, .. }
             | Task::Drain { events_max, .. }
-            | Task::CarefulDrain { events_max, .. } => *events_max,
+            | Task::CarefulDrain { events_max, .. }
+            | Task::Retry { events_max, .. }
+            | Task::Discard { events_max, .. } => *events_max,
             _ => 1,
+        }
+    }
+
+    /// A retry of half as many events.
+    pub(crate) fn with_fewer(self) -> Task {
+        let events_max = (self.events_max() / 2).max(1);
+        match self {
+            Task::Retry { position, actor, .. } => Task::Retry { position, events_max, actor },
+            Task::Discard { position, reason, actor, .. } => {
+                Task::Discard { position, reason, events_max, actor }
+            }
+            other => other,
         }
     }
 
@@ -131,6 +154,16 @@ pub(crate) struct Failure {
 }
 
 impl Job {
+    pub(crate) fn new(
+        generation: Arc<Generation>,
+        projector: Projector,
+        upcasters: Arc<Upcasters>,
+        task: Task,
+    ) -> Self {
+        let (handler_timeout, given_up) = (HANDLER_TIMEOUT, None);
+        Job { generation, projector, upcasters, task, handler_timeout, given_up }
+    }
+
     /// Does it in an open transaction.
     pub(crate) async fn run<U: Unit>(&self, unit: &mut U) -> Result<JobOutcome, ApplyError> {
         match &self.task {

@@ -71,6 +71,7 @@ impl Job {
                 Ok(None) => continue,
                 Err(message) => (self.key_of_refused(&event), Some(message)),
             };
+            let refused = refused.or_else(|| self.given_up(event.position));
             let shard_key = key.as_deref().unwrap_or(SHARD_KEY_OF_NONE);
             if shard.is_some_and(|shard| self.shard_of(shard_key) != shard) {
                 continue;
@@ -80,6 +81,11 @@ impl Job {
             page.refused.push(refused);
         }
         page
+    }
+
+    fn given_up(&self, position: Position) -> Option<String> {
+        let (at, message) = self.given_up.as_ref()?;
+        (*at == position).then(|| message.clone())
     }
 
     pub(super) fn shard_of(&self, key: &str) -> u32 {
@@ -120,6 +126,7 @@ impl Job {
 fn said(error: ApplyError) -> String {
     match error {
         ApplyError::Refused { message, .. } | ApplyError::Broken { message } => message,
+        ApplyError::OutOfTime(error) => error.message,
         ApplyError::Store(error) => error.to_string(),
         ApplyError::LeaseLost => "the lease was lost".to_owned(),
     }

@@ -12,7 +12,7 @@ use crate::store::Unit;
 use crate::{Position, RecordedEvent};
 
 /// Most events of a key that are applied in one transaction.
-pub(super) const RETRY_EVENTS: usize = 500;
+pub(crate) const RETRY_EVENTS: usize = 500;
 
 /// What stands at the head of those that did not fit into one transaction.
 const NOT_TRIED: &str = "not tried yet: the events before it came first";
@@ -132,7 +132,8 @@ impl Job {
         rows: Vec<DeadLetterRow>,
         owed: &[Position],
     ) -> Result<JobOutcome, ApplyError> {
-        let now: Vec<Position> = rows.iter().take(RETRY_EVENTS).map(|row| row.position).collect();
+        let events_max = self.task.events_max();
+        let now: Vec<Position> = rows.iter().take(events_max).map(|row| row.position).collect();
         let page = self.page(unit.read_events_at(&now).await?, None);
         let mut careful = Careful::new(OnError::Stop, 0, HashMap::new());
         let end = self.apply_carefully(unit, &page, &page.all(), &mut careful).await?;

@@ -1,6 +1,7 @@
 //! The jobs on a store in memory: what they apply, in which order, and what they put aside.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use futures::FutureExt;
 
@@ -74,7 +75,7 @@ impl Memory {
             is_active: true,
         };
         let (generation, projector) = (Arc::new(generation), Projector::Sql);
-        let job = Job { generation, projector, upcasters: Arc::default(), task };
+        let job = Job::new(generation, projector, Arc::default(), task);
         let outcome = job.run(self).now_or_never().expect("nothing waits in memory").unwrap();
         assert!(self.savepoints.is_empty(), "a savepoint was left open");
         outcome
@@ -94,7 +95,8 @@ impl Memory {
     }
 
     fn retry(&mut self, lifecycle: Lifecycle, position: u64) -> JobOutcome {
-        let task = Task::Retry { position: Position(position), actor: "w".into() };
+        let (position, actor) = (Position(position), "w".into());
+        let task = Task::Retry { position, events_max: RETRY_EVENTS, actor };
         self.run(OnError::DeadLetter, lifecycle, task)
     }
 
@@ -168,10 +170,17 @@ impl Unit for Memory {
         _: &Generation,
         _: &Projector,
         _: &[RecordedEvent],
+        _: Duration,
     ) -> Result<(), ApplyError> {
         unreachable!("it is a SQL projection")
     }
-    async fn tell_skipped(&mut self, _: &Projector, _: &RecordedEvent) -> Result<(), ApplyError> {
+    async fn tell_skipped(
+        &mut self,
+        _: &Generation,
+        _: &Projector,
+        _: &RecordedEvent,
+        _: Duration,
+    ) -> Result<(), ApplyError> {
         Ok(())
     }
     async fn load_documents(

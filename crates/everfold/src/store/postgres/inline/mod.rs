@@ -170,6 +170,9 @@ fn refused(generation: &Generation, error: ApplyError) -> AppendError {
         ApplyError::Refused { message, .. } | ApplyError::Broken { message } => {
             AppendError::Projection { projection: generation.name.clone(), message }
         }
+        ApplyError::OutOfTime(error) => {
+            AppendError::Projection { projection: generation.name.clone(), message: error.message }
+        }
         ApplyError::Store(error) => error.into(),
         ApplyError::LeaseLost => {
             StoreError::new(StoreErrorKind::Other, "an append has no lease").into()

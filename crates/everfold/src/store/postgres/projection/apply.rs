@@ -1,9 +1,12 @@
 //! Applying events: by the functions of a SQL generation, or by a handler.
 
 use std::panic::AssertUnwindSafe;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use tokio_postgres::error::{DbError, ErrorPosition};
+use tokio::time::error::Elapsed;
+use tokio::time::timeout;
+use tokio_postgres::error::{DbError, ErrorPosition, SqlState};
 use tokio_postgres::types::Type;
 
 use super::functions::file_in;
@@ -13,7 +16,7 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::projection::document::panic_message;
 use crate::projection::generation::Generation;
 use crate::projection::handler::{HandlerBatch, HandlerError, PostgresHandler};
-use crate::projection::projector::{ApplyError, Projector};
+use crate::projection::projector::{ApplyError, OutOfTime, Projector};
 use crate::store::SqlEvents;
 use crate::store::postgres::connect::{Param, QueryError};
 use crate::store::postgres::error::store_error;
@@ -130,26 +133,36 @@ pub(super) async fn run_handler(
     generation: &Generation,
     projector: &Projector,
     events: &[RecordedEvent],
+    limit: Duration,
 ) -> Result<(), ApplyError> {
     let handler = handler_of(projector)?;
     unit.settle_set_up().await?;
     let batch = HandlerBatch { events, home: &generation.home, replayed: !generation.is_active };
+    let left = limit.saturating_sub(unit.handlers_took);
+    let begun = Instant::now();
     let running = async { handler.apply(batch, unit.transaction()).await };
-    let outcome = AssertUnwindSafe(running).catch_unwind().await;
-    after_handler(unit, outcome)
+    let outcome = timeout(left, AssertUnwindSafe(running).catch_unwind()).await;
+    after_handler(unit, outcome, begun, |alone| OutOfTime::new(generation, events, limit, alone))
+        .await
 }
 
 /// Tells a handler that an event was given up.
 pub(super) async fn tell_skipped(
     unit: &mut PostgresUnit<'_>,
+    generation: &Generation,
     projector: &Projector,
     event: &RecordedEvent,
+    limit: Duration,
 ) -> Result<(), ApplyError> {
     let Ok(handler) = handler_of(projector) else { return Ok(()) };
     unit.settle_set_up().await?;
+    let left = limit.saturating_sub(unit.handlers_took);
+    let begun = Instant::now();
     let running = async { handler.skipped(event, unit.transaction()).await };
-    let outcome = AssertUnwindSafe(running).catch_unwind().await;
-    after_handler(unit, outcome)
+    let outcome = timeout(left, AssertUnwindSafe(running).catch_unwind()).await;
+    let events = std::slice::from_ref(event);
+    after_handler(unit, outcome, begun, |alone| OutOfTime::new(generation, events, limit, alone))
+        .await
 }
 
 fn handler_of(projector: &Projector) -> Result<&dyn PostgresHandler, ApplyError> {
@@ -164,9 +177,21 @@ fn handler_of(projector: &Projector) -> Result<&dyn PostgresHandler, ApplyError>
 
 type Caught = Result<Result<(), HandlerError>, Box<dyn std::any::Any + Send>>;
 
-fn after_handler(unit: &mut PostgresUnit<'_>, outcome: Caught) -> Result<(), ApplyError> {
+async fn after_handler(
+    unit: &mut PostgresUnit<'_>,
+    outcome: Result<Caught, Elapsed>,
+    begun: Instant,
+    late: impl FnOnce(bool) -> OutOfTime,
+) -> Result<(), ApplyError> {
+    let had_all_the_time = unit.handlers_took.is_zero();
+    unit.handlers_took += begun.elapsed();
+    let Ok(outcome) = outcome else {
+        // Nobody knows what the server is doing: no statement can follow.
+        unit.abandoned = true;
+        return Err(ApplyError::OutOfTime(late(had_all_the_time)));
+    };
     let error = match outcome {
-        Ok(Ok(())) => return Ok(()),
+        Ok(Ok(())) => return still_open(unit).await,
         Ok(Err(error)) => error,
         Err(panic) => {
             unit.note_abort();
@@ -179,6 +204,33 @@ fn after_handler(unit: &mut PostgresUnit<'_>, outcome: Caught) -> Result<(), App
     match error.downcast::<tokio_postgres::Error>() {
         Ok(error) => Err(refused(*error)),
         Err(error) => Err(ApplyError::Refused { message: chain(&*error), position: None }),
+    }
+}
+
+/// Whether a handler that is content left the transaction as it should be: a statement of its own may
+/// have failed, and then nothing it did can be kept; or it ended the transaction.
+async fn still_open(unit: &mut PostgresUnit<'_>) -> Result<(), ApplyError> {
+    let looked = unit.batch("SAVEPOINT everfold_handler; RELEASE SAVEPOINT everfold_handler").await;
+    let error = match looked {
+        Ok(()) => return Ok(()),
+        Err(QueryError::Driver(error)) => error,
+        Err(error) => return Err(ApplyError::Store(error.into_store_error())),
+    };
+    match error.code().map(SqlState::code) {
+        Some("25P02") => Err(ApplyError::Refused {
+            message: "a statement of the handler failed and it went on without saying so, which leaves \
+                      nothing that could be kept; let it return the error, or put a savepoint before \
+                      what may fail (the server's log has the error itself)"
+                .to_owned(),
+            position: None,
+        }),
+        Some("25P01") => {
+            unit.abandoned = true;
+            let message =
+                "the handler ended the transaction that it was given; let it only read and write";
+            Err(ApplyError::Store(StoreError::new(StoreErrorKind::Other, message)))
+        }
+        _ => Err(failed(error)),
     }
 }
 

@@ -47,7 +47,8 @@ impl PostgresStore {
     /// Runs a job in a transaction of its own.
     async fn run_job(&self, job: &Job) -> Result<JobOutcome, ApplyError> {
         let mut connection = self.engine.get().await?;
-        let mut unit = transaction::begin(&mut connection, &self.options, unit::TIMEOUTS).await?;
+        let timeouts = unit::timeouts(job.handler_timeout);
+        let mut unit = transaction::begin(&mut connection, &self.options, timeouts).await?;
         let outcome = job.run(&mut unit).await;
         let (outcome, end) = transaction::finish(unit, outcome).await;
         end.settle(&connection);

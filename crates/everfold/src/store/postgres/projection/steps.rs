@@ -1,5 +1,7 @@
 //! What a job does in its transaction, step by step.
 
+use std::time::Duration;
+
 use futures::TryStreamExt;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -187,16 +189,19 @@ impl Unit for PostgresUnit<'_> {
         generation: &Generation,
         projector: &Projector,
         events: &[RecordedEvent],
+        limit: Duration,
     ) -> Result<(), ApplyError> {
-        apply::run_handler(self, generation, projector, events).await
+        apply::run_handler(self, generation, projector, events, limit).await
     }
 
     async fn tell_skipped(
         &mut self,
+        generation: &Generation,
         projector: &Projector,
         event: &RecordedEvent,
+        limit: Duration,
     ) -> Result<(), ApplyError> {
-        apply::tell_skipped(self, projector, event).await
+        apply::tell_skipped(self, generation, projector, event, limit).await
     }
 
     async fn load_documents(

@@ -1,6 +1,8 @@
 //! The begin and the end of a transaction of the engine: a connection whose transaction did not end
 //! well is never used again.
 
+use std::borrow::Cow;
+
 use tokio_postgres::IsolationLevel;
 
 use super::unit::{PostgresUnit, in_time};
@@ -12,7 +14,7 @@ use crate::store::postgres::connect::{Connection, QueryError};
 pub(super) async fn begin<'a>(
     connection: &'a mut Connection,
     options: &StoreOptions,
-    set_up: &'static str,
+    set_up: impl Into<Cow<'static, str>>,
 ) -> Result<PostgresUnit<'a>, StoreError> {
     connection.discard();
     let (named, timeout) = (connection.named_statements(), connection.request_timeout());
@@ -28,6 +30,8 @@ pub(super) enum End {
     /// The connection can be used again.
     Clean,
     Broken,
+    /// It was left in the middle, and the server may still be busy with it.
+    Abandoned,
     /// The server did not answer.
     Unanswered,
 }
@@ -37,6 +41,7 @@ impl End {
         match self {
             End::Clean => connection.keep(),
             End::Broken => {}
+            End::Abandoned => connection.give_up(),
             End::Unanswered => connection.unanswered(),
         }
     }
@@ -49,6 +54,9 @@ pub(super) async fn finish<T, E: From<StoreError>>(
 ) -> (Result<T, E>, End) {
     if unit.unanswered {
         return (outcome, End::Unanswered);
+    }
+    if unit.abandoned {
+        return (outcome, End::Abandoned);
     }
     match outcome {
         Ok(done) => match unit.commit().await {

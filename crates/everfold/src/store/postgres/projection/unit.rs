@@ -3,6 +3,7 @@
 //! Timeouts are set in the round trip of the first statement: a process that is paused or cut off in
 //! the middle keeps nobody waiting for longer than a lease lives.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use deadpool_postgres::Transaction;
@@ -27,6 +28,21 @@ pub(super) use statement;
 pub(super) const TIMEOUTS: &str = "SET LOCAL lock_timeout = '4s'; \
     SET LOCAL statement_timeout = '10s'; SET LOCAL idle_in_transaction_session_timeout = '10s'";
 
+/// The same with the time that a handler has, and a little more: the engine is to stop it, not the
+/// server.
+pub(super) fn timeouts(handler: Duration) -> Cow<'static, str> {
+    let milliseconds = (handler + HANDLER_MARGIN).as_millis();
+    if milliseconds <= 10_000 {
+        return Cow::Borrowed(TIMEOUTS);
+    }
+    Cow::Owned(format!(
+        "SET LOCAL lock_timeout = '4s'; SET LOCAL statement_timeout = '{milliseconds}ms'; \
+         SET LOCAL idle_in_transaction_session_timeout = '{milliseconds}ms'"
+    ))
+}
+
+const HANDLER_MARGIN: Duration = Duration::from_secs(2);
+
 /// An open transaction of the engine.
 pub(in crate::store::postgres) struct PostgresUnit<'a> {
     transaction: Transaction<'a>,
@@ -35,12 +51,16 @@ pub(in crate::store::postgres) struct PostgresUnit<'a> {
     /// Most bytes of events read at once.
     pub(super) bytes_max: usize,
     /// What goes with the first statement.
-    set_up: Option<&'static str>,
+    set_up: Option<Cow<'static, str>>,
     pub(super) savepoints: u32,
     /// The server has ended the transaction, up to a savepoint or all of it.
     aborted: bool,
     /// The server did not answer.
     pub(super) unanswered: bool,
+    /// Somebody who used the transaction was stopped in the middle of it.
+    pub(super) abandoned: bool,
+    /// How much of the transaction's time handlers have used.
+    pub(super) handlers_took: Duration,
 }
 
 impl<'a> PostgresUnit<'a> {
@@ -49,17 +69,19 @@ impl<'a> PostgresUnit<'a> {
         named_statements: bool,
         request_timeout: Duration,
         options: &StoreOptions,
-        set_up: &'static str,
+        set_up: impl Into<Cow<'static, str>>,
     ) -> Self {
         PostgresUnit {
             transaction,
             named_statements,
             request_timeout,
             bytes_max: options.page_bytes_max,
-            set_up: Some(set_up),
+            set_up: Some(set_up.into()),
             savepoints: 0,
             aborted: false,
             unanswered: false,
+            abandoned: false,
+            handlers_took: Duration::ZERO,
         }
     }
 
@@ -96,7 +118,7 @@ impl<'a> PostgresUnit<'a> {
             (self.set_up.take(), &self.transaction, self.named_statements);
         let setting = async {
             match set_up {
-                Some(sql) => transaction.batch_execute(sql).await,
+                Some(sql) => transaction.batch_execute(&sql).await,
                 None => Ok(()),
             }
         };

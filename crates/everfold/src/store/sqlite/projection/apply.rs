@@ -5,14 +5,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use rusqlite::{Connection, ErrorCode};
 
 use super::plan::{Plan, Planned};
+use crate::Position;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::projection::document::panic_message;
-use crate::projection::generation::Generation;
-use crate::projection::handler::{HandlerBatch, HandlerError, SqliteHandler};
+use crate::projection::handler::{HandlerError, SqliteHandler};
 use crate::projection::projector::{ApplyError, Projector};
 use crate::store::SqlEvents;
 use crate::store::sqlite::error::{said, store_error};
-use crate::{Position, RecordedEvent};
 
 /// Runs every statement of a SQL projection over some events.
 pub(super) fn apply_sql(
@@ -140,35 +139,6 @@ fn is_the_stores(error: &rusqlite::Error) -> bool {
                 | SystemIoFailure
         )
     )
-}
-
-/// Runs a handler over events, in their order.
-pub(super) fn run_handler(
-    connection: &Connection,
-    generation: &Generation,
-    projector: &Projector,
-    events: &[RecordedEvent],
-) -> Result<(), ApplyError> {
-    let handler = sqlite_handler(projector)?;
-    guarded(connection, || {
-        let (home, replayed) = (generation.home.as_str(), !generation.is_active);
-        let batch = HandlerBatch { events, home, replayed };
-        handler.apply(batch, connection)
-    })
-}
-
-/// Tells a handler that an event was given up.
-pub(super) fn tell_skipped(
-    connection: &Connection,
-    projector: &Projector,
-    event: &RecordedEvent,
-) -> Result<(), ApplyError> {
-    match projector {
-        Projector::SqliteHandler(handler) => {
-            guarded(connection, || handler.skipped(event, connection))
-        }
-        _ => Ok(()),
-    }
 }
 
 pub(super) fn sqlite_handler(projector: &Projector) -> Result<&dyn SqliteHandler, ApplyError> {

@@ -18,7 +18,7 @@ use super::registry::{self, word};
 use super::unit::{SqliteUnit, record, take_skips_of};
 use super::{Projections, unit};
 use crate::Position;
-use crate::error::{AppendError, StoreError};
+use crate::error::{AppendError, StoreError, StoreErrorKind};
 use crate::projection::definition::{OnError, ProjectionKind};
 use crate::projection::document::panic_message;
 use crate::projection::generation::{Generation, GenerationStatus, SystemMessage};
@@ -326,6 +326,11 @@ impl Inline<'_> {
             ApplyError::Refused { message, .. } | ApplyError::Broken { message } => {
                 due.refused(message)
             }
+            // SQLite gives up the whole transaction when it stops a statement that writes.
+            ApplyError::OutOfTime(error) if self.connection.is_autocommit() => {
+                InlineError::Store(StoreError::new(StoreErrorKind::Other, error.message))
+            }
+            ApplyError::OutOfTime(error) => due.refused(error.message),
             ApplyError::Store(error) => InlineError::Store(error),
             ApplyError::LeaseLost => unreachable!("an append holds no lease"),
         })
@@ -337,17 +342,11 @@ impl Inline<'_> {
         projector: &Projector,
         positions: Vec<Position>,
     ) -> Result<(), ApplyError> {
-        let job = Job {
-            generation: Arc::clone(&due.generation),
-            projector: projector.clone(),
-            upcasters: Arc::clone(&self.projections.upcasters),
-            task: Task::Inline { positions },
-        };
-        let mut unit = SqliteUnit {
-            connection: self.connection,
-            plans: &self.projections.plans,
-            bytes_max: self.projections.bytes_max,
-        };
+        let (generation, projector) = (Arc::clone(&due.generation), projector.clone());
+        let upcasters = Arc::clone(&self.projections.upcasters);
+        let job = Job::new(generation, projector, upcasters, Task::Inline { positions });
+        let Projections { plans, bytes_max, .. } = self.projections;
+        let mut unit = SqliteUnit::new(self.connection, plans, *bytes_max);
         let outcome = catch_unwind(AssertUnwindSafe(|| block_on(job.run(&mut unit))));
         match outcome {
             Ok(outcome) => outcome.map(|_| ()),

@@ -88,7 +88,7 @@ impl Projections {
     fn run(&self, connection: &Connection, job: &Job) -> Result<JobOutcome, ApplyError> {
         let begun = Instant::now();
         let outcome = in_transaction(connection, ENGINE_PATIENCE, |connection| {
-            let mut unit = SqliteUnit { connection, plans: &self.plans, bytes_max: self.bytes_max };
+            let mut unit = SqliteUnit::new(connection, &self.plans, self.bytes_max);
             let outcome = catch_unwind(AssertUnwindSafe(|| block_on(job.run(&mut unit))));
             outcome.unwrap_or_else(|panic| Err(unit::panicked(panic_message(panic.as_ref()))))
         });

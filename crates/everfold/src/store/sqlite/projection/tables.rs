@@ -96,7 +96,9 @@ fn set_up(
         Err(ApplyError::Refused { message, .. } | ApplyError::Broken { message }) => {
             return Err(invalid(definition, format!("its set-up failed: {message}")));
         }
-        Err(ApplyError::LeaseLost) => unreachable!("registration holds no lease"),
+        Err(ApplyError::OutOfTime(_) | ApplyError::LeaseLost) => {
+            unreachable!("registration has no time limit and holds no lease")
+        }
     }
     let list = || -> Result<Vec<String>, rusqlite::Error> {
         connection.prepare(LIST_TABLES)?.query_map([home], |row| row.get(0))?.collect()

@@ -3,6 +3,8 @@
 //! The transaction holds the write lock of the file from its beginning, so that whatever is read
 //! here cannot change: rows need no locks of their own, and epochs are only compared.
 
+use std::time::{Duration, Instant};
+
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::apply;
@@ -11,7 +13,8 @@ use super::plan::Plans;
 use crate::projection::generation::{
     DeadLetterRow, Generation, GenerationStatus, Lease, RunLogRow, SystemMessage,
 };
-use crate::projection::projector::{ApplyError, DocumentChange, Projector};
+use crate::projection::handler::{HandlerBatch, HandlerError};
+use crate::projection::projector::{ApplyError, DocumentChange, OutOfTime, Projector};
 use crate::store::sqlite::connection::run;
 use crate::store::sqlite::error::store_error;
 use crate::store::sqlite::read;
@@ -42,12 +45,17 @@ const LOG_RUN: &str = "INSERT INTO everfold_run_log \
     (generation, shard, from_position, to_position, events, duration_ms, owner) \
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
 
+/// A statement of a handler looks at the clock after so many steps of SQLite's machine.
+const STEPS_UNCHECKED: i32 = 1_000;
+
 /// An open transaction that holds the write lock.
 pub(in crate::store::sqlite) struct SqliteUnit<'a> {
     pub(in crate::store::sqlite) connection: &'a Connection,
     pub(in crate::store::sqlite) plans: &'a Plans,
     /// Most bytes of events read at once.
     pub(in crate::store::sqlite) bytes_max: usize,
+    /// How much of the transaction's time handlers have used.
+    handlers_took: Duration,
 }
 
 /// An error of one of the engine's own statements.
@@ -60,7 +68,36 @@ pub(super) fn panicked(said: &str) -> ApplyError {
     ApplyError::Refused { message: format!("the job panicked: {said}"), position: None }
 }
 
-impl SqliteUnit<'_> {
+impl<'a> SqliteUnit<'a> {
+    pub(super) fn new(connection: &'a Connection, plans: &'a Plans, bytes_max: usize) -> Self {
+        SqliteUnit { connection, plans, bytes_max, handlers_took: Duration::ZERO }
+    }
+
+    /// Calls a handler with what is left of its time. Whatever it asks of the database after that
+    /// fails; code that does not come back cannot be stopped.
+    fn in_time(
+        &mut self,
+        generation: &Generation,
+        events: &[RecordedEvent],
+        limit: Duration,
+        call: impl FnOnce(&Connection) -> Result<(), HandlerError>,
+    ) -> Result<(), ApplyError> {
+        let (begun, took) = (Instant::now(), self.handlers_took);
+        let deadline = begun + limit.saturating_sub(took);
+        let late = move || Instant::now() >= deadline;
+        self.connection.progress_handler(STEPS_UNCHECKED, Some(late)).map_err(failed)?;
+        let outcome = apply::guarded(self.connection, || call(self.connection));
+        self.connection.progress_handler(0, None::<fn() -> bool>).map_err(failed)?;
+        self.handlers_took += begun.elapsed();
+        match late() {
+            true => {
+                let late = OutOfTime::new(generation, events, limit, took.is_zero());
+                Err(ApplyError::OutOfTime(late))
+            }
+            false => outcome,
+        }
+    }
+
     /// Runs one of the engine's own statements and returns how many rows it changed.
     fn execute(&self, sql: &str, params: impl rusqlite::Params) -> Result<usize, ApplyError> {
         let execute = || self.connection.prepare_cached(sql)?.execute(params);
@@ -173,16 +210,25 @@ impl Unit for SqliteUnit<'_> {
         generation: &Generation,
         projector: &Projector,
         events: &[RecordedEvent],
+        limit: Duration,
     ) -> Result<(), ApplyError> {
-        apply::run_handler(self.connection, generation, projector, events)
+        let handler = apply::sqlite_handler(projector)?;
+        self.in_time(generation, events, limit, |connection| {
+            let (home, replayed) = (generation.home.as_str(), !generation.is_active);
+            handler.apply(HandlerBatch { events, home, replayed }, connection)
+        })
     }
 
     async fn tell_skipped(
         &mut self,
+        generation: &Generation,
         projector: &Projector,
         event: &RecordedEvent,
+        limit: Duration,
     ) -> Result<(), ApplyError> {
-        apply::tell_skipped(self.connection, projector, event)
+        let Projector::SqliteHandler(handler) = projector else { return Ok(()) };
+        let events = std::slice::from_ref(event);
+        self.in_time(generation, events, limit, |connection| handler.skipped(event, connection))
     }
 
     async fn load_documents(
