@@ -6,11 +6,14 @@ use everfold::{
 };
 use serde_json::json;
 
+use crate::chain::{Chain, assert_chains, moved};
 use crate::fixture::{Fixture, append, caught_up, counted, failed, on_every_store, read_all};
 
 on_every_store! {
     catch_up_projection_stops_under_every_policy,
     inline_projection_refuses_appends_under_every_policy,
+    catch_up_documents_stop_under_every_policy,
+    inline_documents_refuse_appends_under_every_policy,
 }
 
 const POLICIES: [(&str, OnError); 3] =
@@ -116,5 +119,56 @@ async fn append_names_the_projection_whose_function_or_schema_is_gone() {
             other => panic!("wanted a refused append, got {other:?}"),
         }
         assert_nothing_given_up(&store, name).await;
+    }
+}
+
+fn chain(name: &str, on_error: OnError) -> ProjectionBuilder<everfold::Documents<Chain>> {
+    Projection::document(name, 1, Chain::default()).on_error(on_error)
+}
+
+async fn catch_up_documents_stop_under_every_policy(fixture: Fixture) {
+    let store = fixture.store().await;
+    append(&store, "a", [moved("a", 1), moved("a", 2)]).await;
+    for (name, on_error) in POLICIES {
+        caught_up(&store, &chain(name, on_error).build().unwrap()).await;
+        rename(&fixture, name, name, "gone").await;
+    }
+    append(&store, "a", [moved("a", 3)]).await;
+    for (name, on_error) in POLICIES {
+        let projection = chain(name, on_error).build().unwrap();
+        let reason = failed(&store, &projection).await;
+        for part in ["read model is broken", name, &format!("everfold resume {name}")] {
+            assert!(reason.contains(part), "{reason}");
+        }
+        assert_eq!(store.projection(name).await.unwrap().position, Position(2));
+        assert_nothing_given_up(&store, name).await;
+
+        rename(&fixture, name, "gone", name).await;
+        store.resume(name).await.unwrap();
+        caught_up(&store, &projection).await;
+        assert_chains(&store, name).await;
+    }
+}
+
+async fn inline_documents_refuse_appends_under_every_policy(fixture: Fixture) {
+    let store = fixture.store().await;
+    for (name, on_error) in POLICIES {
+        store.register(chain(name, on_error).inline().build().unwrap()).await.unwrap();
+    }
+    append(&store, "a", [moved("a", 1)]).await;
+    for (name, _) in POLICIES {
+        rename(&fixture, name, name, "gone").await;
+        for events in [vec![moved("a", 2)], vec![moved("a", 2), moved("a", 3)]] {
+            match store.append("a", ExpectedVersion::Any, events).await {
+                Err(AppendError::Projection { projection, .. }) => assert_eq!(projection, name),
+                other => panic!("wanted a refused append, got {other:?}"),
+            }
+        }
+        assert_nothing_given_up(&store, name).await;
+        rename(&fixture, name, "gone", name).await;
+    }
+    append(&store, "a", [moved("a", 4)]).await;
+    for (name, _) in POLICIES {
+        assert_chains(&store, name).await;
     }
 }

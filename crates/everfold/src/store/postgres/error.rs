@@ -125,12 +125,17 @@ pub(super) fn refused_by_projection(database: &DbError) -> Option<Refusal> {
     Some(Refusal { projection, message: said(database) })
 }
 
-/// The projection whose function could not even be called: `function everfold_3_totals.apply(…) does
-/// not exist`, `schema "everfold_3_totals" does not exist`.
+/// The projection whose function could not even be called, or whose table of documents is gone:
+/// `function everfold_3_totals.apply(…) does not exist`, `schema "everfold_3_totals" does not exist`,
+/// `relation "everfold_3_totals.totals" does not exist`.
 fn projection_in_message(message: &str) -> Option<&str> {
+    let quoted = |after: &str| message.strip_prefix(after)?.split_once('"').map(|(name, _)| name);
     let home = match message.strip_prefix("function ") {
         Some(function) => function.split_once(".apply(")?.0,
-        None => message.strip_prefix("schema \"")?.split_once('"')?.0,
+        None => match quoted("schema \"") {
+            Some(schema) => schema,
+            None => quoted("relation \"")?.split_once('.')?.0,
+        },
     };
     projection_of_home(home.strip_prefix("everfold_")?)
 }

@@ -65,7 +65,7 @@ fn refused(error: tokio_postgres::Error) -> ApplyError {
 /// The same for statements that worked when the generation was made: a name that is unknown now, or
 /// a right that is missing, is not for want of a better event. What a handler sends may differ from
 /// event to event.
-fn broken_or_refused(error: tokio_postgres::Error) -> ApplyError {
+pub(super) fn broken_or_refused(error: tokio_postgres::Error) -> ApplyError {
     let broken = error.code().is_some_and(|code| is_broken(code.code()));
     match refused(error) {
         ApplyError::Refused { message, .. } if broken => ApplyError::Broken { message },

@@ -1,14 +1,16 @@
 //! Documents: those of a batch, loaded and written as sets, and those that readers ask for.
 
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
+use super::apply::broken_or_refused;
 use super::names;
 use super::unit::PostgresUnit;
 use crate::Position;
 use crate::error::StoreError;
 use crate::projection::generation::Generation;
 use crate::projection::projector::{ApplyError, DocumentChange};
-use crate::store::postgres::connect::{Connections, Param};
+use crate::store::postgres::connect::{Connections, Param, QueryError};
 use crate::store::postgres::read::stored_max;
 use crate::store::postgres::types::{JsonString, JsonText};
 use crate::store::{DocumentQuery, StoredDocument};
@@ -24,7 +26,7 @@ pub(super) async fn load(
     }
     let table = names::table(&generation.home, &generation.name);
     let sql = format!("SELECT key, document FROM {table} WHERE key = ANY ($1) ORDER BY key");
-    let rows = unit.query(&sql, &[(&keys, Type::TEXT_ARRAY)]).await?;
+    let rows = ask(unit, &sql, &[(&keys, Type::TEXT_ARRAY)]).await?;
     Ok(rows.iter().map(|row| (row.get(0), row.get::<_, JsonString>(1).0)).collect())
 }
 
@@ -41,7 +43,7 @@ pub(super) async fn write(
         sorted.iter().filter(|c| c.document.is_none()).map(|c| c.key.as_str()).collect();
     if !deleted.is_empty() {
         let sql = format!("DELETE FROM {table} WHERE key = ANY ($1)");
-        unit.query(&sql, &[(&deleted, Type::TEXT_ARRAY)]).await?;
+        ask(unit, &sql, &[(&deleted, Type::TEXT_ARRAY)]).await?;
     }
     sorted.retain(|change| change.document.is_some());
     if sorted.is_empty() {
@@ -58,7 +60,19 @@ pub(super) async fn write(
         (&positions, Type::INT8_ARRAY),
         (&versions, Type::INT8_ARRAY),
     ];
-    unit.query(&upsert(&table), &params).await.map(drop)
+    ask(unit, &upsert(&table), &params).await.map(drop)
+}
+
+/// A statement that worked when the generation was made.
+async fn ask(
+    unit: &mut PostgresUnit<'_>,
+    sql: &str,
+    params: &[Param<'_>],
+) -> Result<Vec<Row>, ApplyError> {
+    unit.try_query(sql, params).await.map_err(|error| match error {
+        QueryError::Driver(error) => broken_or_refused(error),
+        error => ApplyError::Store(error.into_store_error()),
+    })
 }
 
 /// $1 keys text[], $2 documents jsonb[], $3 positions bigint[], $4 stream versions bigint[].
@@ -97,7 +111,7 @@ pub(super) async fn find(
     }
     sql.push_str(" ORDER BY key LIMIT $1");
     let rows = connections.get().await?.query(&sql, &params).await?;
-    let document = |row: &tokio_postgres::Row| StoredDocument {
+    let document = |row: &Row| StoredDocument {
         key: row.get(0),
         document: row.get::<_, JsonString>(1).0,
         position: Position::from_stored(row.get(2)),
