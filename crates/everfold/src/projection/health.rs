@@ -130,6 +130,13 @@ fn check_projection(
         let reason = status.reason.as_deref().unwrap_or("no reason was given");
         add("failed", Severity::Problem, reason.to_owned());
     }
+    let ahead = status.shards.iter().any(|shard| shard.position > status.highest);
+    if ahead && status.lifecycle == Lifecycle::CatchUp && status.status != GenerationStatus::Failed
+    {
+        let reason =
+            status.reason.as_deref().unwrap_or("its checkpoint is past the end of the log");
+        add("checkpoint", Severity::Problem, reason.to_owned());
+    }
     let waits_for_backfill =
         status.status == GenerationStatus::Building && status.lifecycle == Lifecycle::Inline;
     if waits_for_backfill {

@@ -9,6 +9,7 @@ use super::Projection;
 use super::definition::{Lifecycle, ProjectionKind};
 use super::generation::{Generation, GenerationStatus};
 use super::projector::Projector;
+use crate::Position;
 use crate::error::ProjectionError;
 use crate::store::{Carried, Registration, StatusChange, Store};
 
@@ -230,6 +231,24 @@ pub(crate) fn needs_backfill(name: &str) -> String {
          {name}`) comes with a later version of everfold; today, register inline projections before \
          the first event, or raise the version of this one and make it catch-up"
     )
+}
+
+/// Why a projection is out of step, if a checkpoint of it is one that the log has not reached.
+pub(crate) fn past_the_end(
+    generation: &Generation,
+    checkpoint: Position,
+    highest: Position,
+) -> Option<String> {
+    if generation.lifecycle == Lifecycle::Inline || checkpoint <= highest {
+        return None;
+    }
+    let name = &generation.name;
+    Some(format!(
+        "checkpoint {checkpoint} is past the end of the log, {highest}: the database was restored, or \
+         failed over to a server that lost the last events, and the read model holds some that the log \
+         does not have; register the projection under another name, which begins with the log (`everfold \
+         rebuild {name}` comes with a later version of everfold)"
+    ))
 }
 
 /// Why a new version is not active.

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::definition::{Lifecycle, ProjectionKind};
 use super::generation::{Generation, GenerationState, GenerationStatus, ShardState};
+use super::registry::past_the_end;
 use crate::Position;
 use crate::error::ProjectionError;
 use crate::store::{Heads, Store};
@@ -168,7 +169,12 @@ impl ProjectionStatus {
         let lag_seconds = behind_since.filter(|_| lag_events > 0).map_or(0.0, age);
         let rate = state.recent_events as f64 / 60.0;
         let (trend, seconds_left) = trend(&state, lag_events, lag_seconds);
+        let ahead = state.shards.iter().map(|shard| shard.position).max().unwrap_or_default();
         let GenerationState { generation, .. } = state;
+        let reason = match generation.status {
+            GenerationStatus::Failed => generation.reason,
+            _ => past_the_end(&generation, ahead, heads.highest).or(generation.reason),
+        };
         ProjectionStatus {
             namespace: generation.namespace,
             name: generation.name,
@@ -176,7 +182,7 @@ impl ProjectionStatus {
             kind: generation.kind,
             lifecycle: generation.lifecycle,
             status: generation.status,
-            reason: generation.reason,
+            reason,
             status_since: state.status_since,
             active: generation.is_active,
             position,

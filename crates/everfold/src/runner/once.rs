@@ -8,7 +8,8 @@ use super::{Runner, RunnerHandle};
 use crate::Position;
 use crate::error::{ProjectionError, StoreError};
 use crate::projection::definition::Lifecycle;
-use crate::projection::generation::{GenerationState, GenerationStatus};
+use crate::projection::generation::{GenerationState, GenerationStatus, ShardState};
+use crate::projection::registry::past_the_end;
 
 /// First pause between two looks; it doubles while nothing happens.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -64,6 +65,8 @@ impl RunnerHandle {
     async fn behind(&self, mark: Position) -> Result<Behind, StoreError> {
         let given: HashSet<&Identity> = self.context.given.keys().collect();
         let states = self.context.store.backend().states().await?;
+        // Later than the checkpoints, which are never past it.
+        let highest = self.context.store.backend().heads().await?.highest;
         let mut failed = None;
         for state in states {
             if !given.contains(&Identity::of(&state.generation)) {
@@ -76,6 +79,8 @@ impl RunnerHandle {
                     let reason = state.generation.reason.clone().unwrap_or_default();
                     failed.get_or_insert(ProjectionError::Failed { projection, reason });
                 }
+                // The worker sees it at its next heartbeat, and stops the projection.
+                _ if is_ahead(&state, highest) => return Ok(Behind::Some),
                 _ if is_behind(&state, mark) => return Ok(Behind::Some),
                 _ => {}
             }
@@ -87,6 +92,11 @@ impl RunnerHandle {
 enum Behind {
     Some,
     None { failed: Option<ProjectionError> },
+}
+
+fn is_ahead(state: &GenerationState, highest: Position) -> bool {
+    let ahead = |shard: &ShardState| past_the_end(&state.generation, shard.position, highest);
+    state.shards.iter().find_map(ahead).is_some()
 }
 
 fn is_behind(state: &GenerationState, mark: Position) -> bool {

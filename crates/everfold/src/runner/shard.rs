@@ -8,6 +8,7 @@
 //! ```
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
@@ -27,6 +28,40 @@ use crate::store::{StatusChange, StoreKind};
 const DATABASE_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Most skips that are settled in one transaction.
 const DRAIN_EVENTS: usize = 500;
+
+/// Statuses in which a generation is run.
+pub(super) const RUNNING: [GenerationStatus; 4] = [
+    GenerationStatus::Active,
+    GenerationStatus::Building,
+    GenerationStatus::Rebuilding,
+    GenerationStatus::Kept,
+];
+
+/// Where a shard's task stands, for its worker.
+pub(super) struct Place {
+    position: AtomicU64,
+    /// Rings when the checkpoint is behind what the task believes: the server that has it now is one
+    /// without the last commits.
+    pub(super) stepped_back: Notify,
+}
+
+impl Place {
+    pub(super) fn new(position: Position) -> Self {
+        Place { position: AtomicU64::new(position.0), stepped_back: Notify::new() }
+    }
+
+    pub(super) fn position(&self) -> Position {
+        Position(self.position.load(Ordering::SeqCst))
+    }
+}
+
+/// What a worker tells the task of a shard.
+pub(super) struct Bells {
+    pub(super) stop: CancellationToken,
+    /// Rings when an inline projection owes something.
+    pub(super) owing: Arc<Notify>,
+    pub(super) place: Arc<Place>,
+}
 
 /// Why a shard's task ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,8 +89,8 @@ pub(super) struct Shard {
     runnable: Runnable,
     lease: Lease,
     stop: CancellationToken,
-    /// Rings when an inline projection owes something.
     owing: Arc<Notify>,
+    place: Arc<Place>,
     position: Position,
     mark: Position,
     more: bool,
@@ -74,8 +109,7 @@ impl Shard {
         context: Arc<Context>,
         runnable: Runnable,
         lease: Lease,
-        stop: CancellationToken,
-        owing: Arc<Notify>,
+        Bells { stop, owing, place }: Bells,
     ) -> Self {
         let settings = &runnable.generation.settings;
         let aim = context.options.batch_duration.unwrap_or(match context.store.kind() {
@@ -94,6 +128,7 @@ impl Shard {
             lease,
             stop,
             owing,
+            place,
             position,
             mark,
             more,
@@ -144,7 +179,7 @@ impl Shard {
         if self.more {
             return Ok(true);
         }
-        let stop = self.stop.clone();
+        let (stop, place) = (self.stop.clone(), Arc::clone(&self.place));
         if self.is_inline() {
             let owing = Arc::clone(&self.owing);
             return Ok(tokio::select! {
@@ -156,6 +191,11 @@ impl Shard {
         let past = tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(false),
+            () = place.stepped_back.notified() => {
+                // A batch up to the beginning only says where the checkpoint is.
+                self.mark = Position::START;
+                return Ok(true);
+            }
             past = self.context.store.mark_past(self.position) => past,
         };
         match past {
@@ -255,6 +295,7 @@ impl Shard {
             self.context.store.hub().has_moved();
         }
         (self.position, self.more) = (position, more);
+        self.place.position.store(position.0, Ordering::SeqCst);
         if let Some(failure) = failure {
             return self.fail(self.job(task.clone()).failed_reason(&failure)).await;
         }
@@ -333,12 +374,7 @@ impl Shard {
         let generation = &self.runnable.generation;
         let change = StatusChange {
             generation: generation.id,
-            from: vec![
-                GenerationStatus::Active,
-                GenerationStatus::Building,
-                GenerationStatus::Rebuilding,
-                GenerationStatus::Kept,
-            ],
+            from: RUNNING.to_vec(),
             to: GenerationStatus::Failed,
             reason: Some(reason.clone()),
             actor: self.context.options.worker_name.clone(),
@@ -367,7 +403,9 @@ impl Shard {
         };
         let projection = &self.runnable.generation.name;
         tracing::warn!(projection, error, "the database failed a projection, trying again");
-        self.more |= self.is_inline();
+        // A mark is only good for the server that gave it, which may be another one from now on.
+        self.mark = Position::START;
+        self.more = self.is_inline();
         Next::Pause(self.troubles.pause())
     }
 }

@@ -1,6 +1,6 @@
 //! The worker: signs of life, leases, and a task for each shard it has.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,12 +10,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::context::{Context, Identity, Runnable};
-use super::shard::{Ended, Shard};
+use super::shard::{Bells, Ended, Place, RUNNING, Shard};
 use crate::Position;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::projection::definition::Lifecycle;
 use crate::projection::document::panic_message;
 use crate::projection::generation::{Generation, GenerationStatus, Lease, ShardId};
+use crate::projection::registry::past_the_end;
 use crate::store::{StatusChange, Tick, jitter};
 
 /// How often old rows of the logs are deleted.
@@ -40,6 +41,7 @@ pub(super) struct Worker {
 struct Running {
     epoch: i64,
     stop: CancellationToken,
+    place: Arc<Place>,
 }
 
 impl Worker {
@@ -112,7 +114,17 @@ impl Worker {
             carries: carries.clone(),
             lease_ttl: context.options.lease_ttl,
         };
+        // Before the tick: no checkpoint that it finds can be behind one of these.
+        let known = self.known_positions();
         let leases = backend.tick(tick).await?;
+        let leases = self.without_those_past_the_end(leases).await?;
+        for lease in &leases {
+            if known.get(&lease.shard).is_some_and(|known| lease.position < *known)
+                && let Some(running) = self.running.get(&lease.shard)
+            {
+                running.place.stepped_back.notify_one();
+            }
+        }
         self.take_up(leases);
         self.ring_owing().await;
         if !carries.is_empty() {
@@ -123,6 +135,34 @@ impl Worker {
             backend.prune(context.options.log_retention).await?;
         }
         Ok(())
+    }
+
+    fn known_positions(&self) -> HashMap<ShardId, Position> {
+        self.running.iter().map(|(shard, running)| (*shard, running.place.position())).collect()
+    }
+
+    /// A checkpoint that the log has not reached is one of events that the log has lost, and other
+    /// events get their positions: such a projection is stopped, whatever its policy.
+    async fn without_those_past_the_end(
+        &self,
+        leases: Vec<Lease>,
+    ) -> Result<Vec<Lease>, StoreError> {
+        if leases.is_empty() {
+            return Ok(leases);
+        }
+        // Later than the tick.
+        let highest = self.context.store.backend().heads().await?.highest;
+        let reason = |lease: &Lease| {
+            let runnable = self.runnable.get(&lease.shard.generation)?;
+            past_the_end(&runnable.generation, lease.position, highest)
+        };
+        let mut failed = HashSet::new();
+        for lease in &leases {
+            if let Some(reason) = reason(lease).filter(|_| failed.insert(lease.shard.generation)) {
+                self.stop_as_failed(lease.shard.generation, reason).await?;
+            }
+        }
+        Ok(leases.into_iter().filter(|lease| !failed.contains(&lease.shard.generation)).collect())
     }
 
     fn runnable_of(&self, generation: Generation) -> Option<(i32, Runnable)> {
@@ -173,10 +213,12 @@ impl Worker {
         let (shard, epoch) = (lease.shard, lease.epoch);
         let stop = self.stop.child_token();
         let owing = Arc::clone(self.owing.entry(shard.generation).or_default());
-        let task = Shard::new(Arc::clone(&self.context), runnable, lease, stop.clone(), owing);
+        let place = Arc::new(Place::new(lease.position));
+        let bells = Bells { stop: stop.clone(), owing, place: Arc::clone(&place) };
+        let task = Shard::new(Arc::clone(&self.context), runnable, lease, bells);
         let spawned = self.shards.spawn(async move { (shard, epoch, task.run().await) });
         self.by_task.insert(spawned.id(), shard);
-        self.running.insert(shard, Running { epoch, stop });
+        self.running.insert(shard, Running { epoch, stop, place });
     }
 
     fn has_inline(&self) -> bool {
@@ -262,17 +304,26 @@ impl Worker {
         let Some(runnable) = self.runnable.get(&shard.generation) else { return };
         let Ok(panic) = error.try_into_panic() else { return };
         let reason = format!("it panicked: {}", panic_message(&*panic));
+        if let Err(error) = self.stop_as_failed(shard.generation, reason.clone()).await {
+            tracing::warn!(%error, "a projection's panic could not be noted");
+            self.context.failed(&runnable.generation, reason);
+        }
+    }
+
+    async fn stop_as_failed(&self, generation: i32, reason: String) -> Result<(), StoreError> {
         let change = StatusChange {
-            generation: shard.generation,
-            from: vec![GenerationStatus::Active, GenerationStatus::Building],
+            generation,
+            from: RUNNING.to_vec(),
             to: GenerationStatus::Failed,
             reason: Some(reason.clone()),
             actor: self.context.options.worker_name.clone(),
         };
-        if let Err(error) = self.context.store.backend().change_status(change).await {
-            tracing::warn!(%error, "a projection's panic could not be noted");
+        self.context.store.backend().change_status(change).await?;
+        if let Some(runnable) = self.runnable.get(&generation) {
+            self.context.failed(&runnable.generation, reason);
         }
-        self.context.failed(&runnable.generation, reason);
+        self.context.store.hub().has_moved();
+        Ok(())
     }
 
     /// Lets the batches in hand finish, then gives up all leases so that others go on at once.

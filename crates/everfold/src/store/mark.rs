@@ -86,6 +86,8 @@ async fn poll(backend: Weak<dyn Backend>, options: Arc<StoreOptions>, sender: wa
             Ok(mark) => sender.send_if_modified(|seen| moved(seen, mark)),
             Err(error) if error.is_transient() => {
                 tracing::warn!(%error, "the high-water mark could not be read, trying again");
+                // The server that answers next may be one without the last commits.
+                sender.send_if_modified(|seen| moved(seen, Position::START));
                 false
             }
             Err(error) => {

@@ -22,6 +22,7 @@ mod leases;
 mod limits;
 mod model;
 mod open;
+mod out_of_step;
 mod places;
 mod read;
 mod register;
