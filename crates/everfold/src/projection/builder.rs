@@ -450,7 +450,7 @@ mod tests {
     #[test]
     fn every_part_that_decides_the_content_changes_the_hash() {
         let hash = |builder: ProjectionBuilder<Documents<Count>>| {
-            builder.build().unwrap().definition.hash()
+            builder.build().unwrap().definition.hash(crate::StoreKind::Sqlite)
         };
         let plain = hash(count());
         assert_eq!(plain, hash(count().on_error(OnError::Skip)));

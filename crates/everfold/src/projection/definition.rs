@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::key::Key;
 use super::script::SqlScripts;
+use crate::store::StoreKind;
 
 /// When events are applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -143,17 +144,18 @@ impl Definition {
         }
     }
 
-    /// Changes when anything changes that decides what the read model holds. Settings are left out.
-    pub(crate) fn hash(&self) -> String {
-        let content = self.content().to_string();
+    /// Changes when anything changes that decides what the read model holds in such a store. Settings
+    /// are left out, and so is the SQL for the other kind of store.
+    pub(crate) fn hash(&self, store: StoreKind) -> String {
+        let content = self.content(store).to_string();
         uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, content.as_bytes()).to_string()
     }
 
     /// What the hash is made of, for people to look at: stored in `generations.definition` beside
     /// the settings.
-    pub(crate) fn content(&self) -> serde_json::Value {
+    pub(crate) fn content(&self, store: StoreKind) -> serde_json::Value {
         let body = match &self.body {
-            Body::Sql(scripts) => scripts.content(),
+            Body::Sql(scripts) => scripts.of(store).content(),
             Body::Document { indexes } => serde_json::json!({ "indexes": indexes }),
             Body::Handler => serde_json::json!({}),
         };

@@ -246,7 +246,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::{Lifecycle, Upcasters};
+    use crate::{Lifecycle, StoreKind, Upcasters};
 
     const CREATE: &str = "CREATE TABLE read_model.t (id TEXT PRIMARY KEY)";
     const APPLY: &str = "INSERT INTO read_model.t SELECT stream_id FROM batch";
@@ -277,7 +277,25 @@ mod tests {
         let other = builder().apply_on_sqlite(apply).build().unwrap();
         assert_eq!(scripts(&other).postgres.apply.text, APPLY);
         assert_eq!(scripts(&other).sqlite.apply.text, apply);
-        assert_ne!(plain.definition.hash(), other.definition.hash());
+    }
+
+    #[test]
+    fn sql_for_the_other_store_is_no_change() {
+        let plain = builder().upcaster("A", 1, "data").build().unwrap().definition;
+        let changed = [
+            builder().upcaster("A", 1, "data").apply_on_sqlite(format!("{APPLY} WHERE true")),
+            builder().upcaster("A", 1, "data").create_on_sqlite(format!("{CREATE} STRICT")),
+            builder().upcaster("A", 1, "data").upcaster_on_sqlite("A", 1, "json(data)"),
+        ];
+        for changed in changed {
+            let changed = changed.build().unwrap().definition;
+            assert_eq!(plain.hash(StoreKind::Postgres), changed.hash(StoreKind::Postgres));
+            assert_ne!(plain.hash(StoreKind::Sqlite), changed.hash(StoreKind::Sqlite));
+        }
+        // A text that takes over and says the same changes nothing there either.
+        let same = builder().upcaster("A", 1, "data").apply_on_sqlite(APPLY).build().unwrap();
+        assert_eq!(plain.hash(StoreKind::Sqlite), same.definition.hash(StoreKind::Sqlite));
+        assert_eq!(plain.hash(StoreKind::Sqlite), plain.hash(StoreKind::Postgres));
     }
 
     #[test]

@@ -30,6 +30,7 @@ mod repeat;
 mod roles;
 mod runner;
 mod schema;
+mod scripts;
 mod sharded;
 mod sql;
 mod testing;

@@ -1,5 +1,6 @@
 //! The SQL of a projection, as read from its files.
 
+mod effect;
 pub(crate) mod rules;
 mod statement;
 #[cfg(test)]
@@ -9,6 +10,7 @@ mod token;
 use std::path::PathBuf;
 
 use crate::error::ProjectionError;
+use crate::store::StoreKind;
 pub(crate) use statement::Statement;
 
 /// `projections/<name>/apply.sql`.
@@ -112,19 +114,26 @@ pub(crate) struct SqlScripts {
 }
 
 impl SqlScripts {
-    /// What the definition's hash is made of: the texts of both dialects.
+    /// Those that a kind of store uses.
+    pub(crate) fn of(&self, store: StoreKind) -> &Scripts {
+        match store {
+            StoreKind::Postgres => &self.postgres,
+            StoreKind::Sqlite => &self.sqlite,
+        }
+    }
+}
+
+impl Scripts {
+    /// What the definition's hash is made of.
     pub(crate) fn content(&self) -> serde_json::Value {
-        let of = |scripts: &Scripts| {
-            let upcasters = scripts.upcasters.iter().map(|upcaster| {
-                let SqlUpcaster { event_type, schema_version, expression } = upcaster;
-                serde_json::json!([event_type, schema_version, expression.text])
-            });
-            serde_json::json!({
-                "create": scripts.create.text,
-                "apply": scripts.apply.text,
-                "upcasters": upcasters.collect::<Vec<_>>(),
-            })
-        };
-        serde_json::json!({ "postgres": of(&self.postgres), "sqlite": of(&self.sqlite) })
+        let upcasters = self.upcasters.iter().map(|upcaster| {
+            let SqlUpcaster { event_type, schema_version, expression } = upcaster;
+            serde_json::json!([event_type, schema_version, expression.text])
+        });
+        serde_json::json!({
+            "create": self.create.text,
+            "apply": self.apply.text,
+            "upcasters": upcasters.collect::<Vec<_>>(),
+        })
     }
 }

@@ -19,29 +19,16 @@ pub(crate) struct Statement {
     pub(crate) text: String,
     /// The line of the file where it begins, from 1.
     pub(crate) line: u32,
-    tokens: Vec<Token>,
-}
-
-/// A table, an index or something else that a statement creates.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Created {
-    /// The keyword in upper case: `TABLE`, `INDEX`, `VIEW` …
-    pub(crate) what: String,
-    /// Lower case unless it was quoted.
-    pub(crate) name: String,
-    /// Whether `read_model.` stands before the name.
-    pub(crate) in_read_model: bool,
-    /// Where the name stands in the statement's text, with the schema before it.
-    pub(crate) range: Range<usize>,
+    pub(super) tokens: Vec<Token>,
 }
 
 /// A table named `read_model.<name>`, and where.
-struct Place {
-    name: String,
-    range: Range<usize>,
+pub(super) struct Place {
+    pub(super) name: String,
+    pub(super) range: Range<usize>,
     /// The token after it.
     #[cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "SQLite alone needs it"))]
-    next: usize,
+    pub(super) next: usize,
 }
 
 struct Edit {
@@ -137,7 +124,7 @@ impl Statement {
             || self.tokens[index - 1].is_word(&self.text, "recursive")
     }
 
-    fn word(&self, index: usize) -> String {
+    pub(super) fn word(&self, index: usize) -> String {
         match self.tokens.get(index) {
             Some(token) if token.kind == Kind::Word => token.text(&self.text).to_ascii_uppercase(),
             _ => String::new(),
@@ -196,12 +183,6 @@ impl Statement {
         self.tokens.iter().any(|token| token.name(&self.text).as_deref() == Some(name))
     }
 
-    /// A parameter such as `$1`, if there is one.
-    pub(crate) fn parameter(&self) -> Option<&str> {
-        let numbers = self.tokens.iter().filter(|token| token.kind == Kind::Number);
-        numbers.map(|token| token.text(&self.text)).find(|text| text.starts_with('$'))
-    }
-
     /// Whether every parenthesis that opens closes, and none other.
     pub(crate) fn is_balanced(&self) -> bool {
         let mut depth = 0_i32;
@@ -218,36 +199,6 @@ impl Statement {
         depth == 0
     }
 
-    /// What the statement creates: `CREATE [UNIQUE …] TABLE|INDEX|… [IF NOT EXISTS] name`.
-    pub(crate) fn created(&self) -> Option<Created> {
-        if self.keyword() != "CREATE" {
-            return None;
-        }
-        let kinds = ["TABLE", "INDEX", "VIEW", "TRIGGER", "SEQUENCE", "TYPE", "FUNCTION", "DOMAIN"];
-        let at =
-            (1..self.tokens.len()).find(|index| kinds.contains(&self.word(*index).as_str()))?;
-        let what = self.word(at);
-        let mut at = at + 1;
-        for word in ["CONCURRENTLY", "IF", "NOT", "EXISTS"] {
-            at += usize::from(self.word(at) == word);
-        }
-        // An index may go without a name: `CREATE INDEX ON …`.
-        if self.word(at) == "ON" {
-            return None;
-        }
-        if let Some(Place { name, range, .. }) = self.place(at) {
-            return Some(Created { what, name, in_read_model: true, range });
-        }
-        let start = self.tokens.get(at)?.start;
-        // Another schema may stand before the name.
-        while self.sign(at + 1) == Some('.') {
-            at += 2;
-        }
-        let token = self.tokens.get(at)?;
-        let name = token.name(&self.text)?;
-        Some(Created { what, name, in_read_model: false, range: start..token.end })
-    }
-
     /// The line of the file for a byte in a text that was made from this statement.
     #[cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "SQLite alone needs it"))]
     pub(crate) fn line_at_byte(&self, sent: &str, offset: usize) -> u32 {
@@ -259,7 +210,7 @@ impl Statement {
     }
 
     /// The table at a token, if `read_model . name` begins there.
-    fn place(&self, index: usize) -> Option<Place> {
+    pub(super) fn place(&self, index: usize) -> Option<Place> {
         let is_dot = |index: usize| self.sign(index) == Some('.');
         let schema = self.tokens[index..].first()?;
         if schema.name(&self.text)? != SCHEMA || !is_dot(index + 1) {
@@ -273,7 +224,7 @@ impl Statement {
         Some(Place { name, range: schema.start..table.end, next: index + 3 })
     }
 
-    fn sign(&self, index: usize) -> Option<char> {
+    pub(super) fn sign(&self, index: usize) -> Option<char> {
         match self.tokens.get(index)?.kind {
             Kind::Sign(sign) => Some(sign),
             _ => None,

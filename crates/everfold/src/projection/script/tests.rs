@@ -207,7 +207,7 @@ fn created_things_are_named() {
         ("create temp table table1 as select 1", "TABLE", "table1", false),
         ("create index concurrently if not exists i on read_model.t (a)", "INDEX", "i", false),
         ("create or replace view read_model.v as select 1", "VIEW", "v", true),
-        ("create materialized view v as select 1", "VIEW", "v", false),
+        ("create or replace view v as select 1", "VIEW", "v", false),
     ] {
         let statement = one(text);
         let created = statement.created().unwrap();

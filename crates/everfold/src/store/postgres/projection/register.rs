@@ -23,7 +23,7 @@ use crate::projection::generation::GenerationStatus;
 use crate::projection::registry::{built_beside, needs_backfill};
 use crate::store::postgres::connect::{Connections, Param, QueryError};
 use crate::store::postgres::types::{JsonString, JsonText};
-use crate::store::{Registration, jitter};
+use crate::store::{Registration, StoreKind, jitter};
 
 /// Making tables and indexes may take a while; waiting for others should not.
 const TIMEOUTS: &str = "SET LOCAL lock_timeout = '4s'; \
@@ -128,10 +128,10 @@ fn same_version<'k>(
 ) -> Result<Option<&'k Known>, ProjectionError> {
     let (projection, version) = (definition.name.clone(), definition.version);
     if let Some(same) = known.iter().find(|known| known.version == version) {
-        if same.hash == definition.hash() {
+        if same.hash == definition.hash(StoreKind::Postgres) {
             return Ok(Some(same));
         }
-        let what = differences::between(&same.definition, &definition.content());
+        let what = differences::between(&same.definition, &definition.content(StoreKind::Postgres));
         return Err(ProjectionError::Changed { projection, version, what });
     }
     match known.first().map(|newest| newest.version) {
@@ -256,7 +256,7 @@ async fn insert(
     definition: &Definition,
     projection_id: i32,
 ) -> Result<i32, StoreError> {
-    let mut stored = definition.content();
+    let mut stored = definition.content(StoreKind::Postgres);
     stored["settings"] = json!(definition.settings);
     if let Body::Sql(scripts) = &definition.body {
         stored["apply_file"] = json!(scripts.postgres.apply.file_in_project());
@@ -266,7 +266,7 @@ async fn insert(
     let version = i32::try_from(definition.version).unwrap_or(i32::MAX);
     let shards = i32::try_from(definition.shards).unwrap_or(i32::MAX);
     let (kind, lifecycle) = (definition.kind().as_str(), definition.lifecycle.as_str());
-    let (key, hash) = (definition.key.to_stored(), definition.hash());
+    let (key, hash) = (definition.key.to_stored(), definition.hash(StoreKind::Postgres));
     let on_error = definition.settings.on_error.as_str();
     let params: [Param<'_>; 10] = [
         (&projection_id, Type::INT4),

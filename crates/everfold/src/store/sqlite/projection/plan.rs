@@ -197,7 +197,7 @@ fn read(connection: &Connection, generation: i32) -> Result<Plan, rusqlite::Erro
 
 /// The scripts inside `everfold_generations.definition`.
 fn stored_scripts(definition: &Value) -> Option<(Script, Vec<SqlUpcaster>)> {
-    let body = &definition["body"]["sqlite"];
+    let body = &definition["body"];
     let file = definition["apply_file"].as_str().unwrap_or("apply.sql");
     let apply = Script { file: file.into(), text: body["apply"].as_str()?.to_owned() };
     let upcasters = body["upcasters"].as_array()?.iter().map(|step| {

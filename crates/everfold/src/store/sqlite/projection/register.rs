@@ -15,9 +15,9 @@ use crate::projection::definition::{Body, Definition, Lifecycle};
 use crate::projection::differences;
 use crate::projection::generation::{GenerationStatus, SystemMessage};
 use crate::projection::registry::{built_beside, needs_backfill};
-use crate::store::Registration;
 use crate::store::sqlite::error::store_error;
 use crate::store::sqlite::read::high_water_mark;
+use crate::store::{Registration, StoreKind};
 
 const FIND_PROJECTION: &str =
     "SELECT id FROM everfold_projections WHERE namespace = ?1 AND name = ?2";
@@ -101,11 +101,11 @@ fn found(
     definition: &Definition,
     known: &Known,
 ) -> Result<Registration, ProjectionError> {
-    if known.hash != definition.hash() {
+    if known.hash != definition.hash(StoreKind::Sqlite) {
         return Err(ProjectionError::Changed {
             projection: definition.name.clone(),
             version: definition.version,
-            what: differences::between(&known.definition, &definition.content()),
+            what: differences::between(&known.definition, &definition.content(StoreKind::Sqlite)),
         });
     }
     let settings = json!(definition.settings);
@@ -206,7 +206,7 @@ fn insert(
     status: GenerationStatus,
     reason: Option<&str>,
 ) -> Result<i32, rusqlite::Error> {
-    let mut stored = definition.content();
+    let mut stored = definition.content(StoreKind::Sqlite);
     stored["settings"] = json!(definition.settings);
     if let Body::Sql(scripts) = &definition.body {
         stored["apply_file"] = json!(scripts.sqlite.apply.file_in_project());
@@ -221,7 +221,7 @@ fn insert(
             definition.key.to_stored().map(|fields| json!(fields).to_string()),
             definition.shards,
             definition.settings.on_error.as_str(),
-            definition.hash(),
+            definition.hash(StoreKind::Sqlite),
             stored.to_string(),
             status.as_str(),
             reason,

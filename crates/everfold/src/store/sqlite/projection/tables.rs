@@ -11,7 +11,7 @@ use crate::error::ProjectionError;
 use crate::projection::Projection;
 use crate::projection::definition::{Body, Definition};
 use crate::projection::projector::ApplyError;
-use crate::projection::script::{Script, Scripts, SqlUpcaster, Statement, on_one_line};
+use crate::projection::script::{Script, Scripts, SqlUpcaster, Statement, rules};
 use crate::store::sqlite::error::{said, store_error};
 
 const LIST_TABLES: &str = "SELECT substr(name, length(?1) + 1) FROM sqlite_schema \
@@ -29,6 +29,7 @@ pub(super) fn create(
     match &definition.body {
         Body::Sql(scripts) => {
             let making = Making { connection, definition, home };
+            rules::check_for_sqlite(&definition.name, &scripts.sqlite)?;
             let tables = making.run_create(&scripts.sqlite.create)?;
             making.check_upcasters(&scripts.sqlite.upcasters)?;
             making.check_apply(&scripts.sqlite)?;
@@ -118,43 +119,16 @@ struct Making<'a> {
 }
 
 impl Making<'_> {
-    /// Runs `create.sql`, which may make tables and indexes, and returns the tables.
+    /// Runs `create.sql`, and returns the tables and views that it made.
     fn run_create(&self, script: &Script) -> Result<Vec<String>, ProjectionError> {
         let mut tables = Vec::new();
         for statement in self.statements(script)? {
-            let wrong = |message: &str| self.wrong(script, statement.line, message);
-            let text = on_one_line(&statement.text).to_ascii_uppercase();
-            let words: Vec<&str> = text.split_whitespace().take(3).collect();
-            match words.as_slice() {
-                ["CREATE", "TABLE", ..] => match statement.created() {
-                    Some(created) if created.in_read_model => tables.push(created.name),
-                    _ => {
-                        return Err(wrong(
-                            "a table is named read_model.<table>; put read_model. before it",
-                        ));
-                    }
-                },
-                ["CREATE", "INDEX", ..] | ["CREATE", "UNIQUE", "INDEX"] => {
-                    if statement.created().is_none() {
-                        return Err(wrong("an index needs a name here; give it one"));
-                    }
-                    if statement.tables().is_empty() {
-                        return Err(wrong(
-                            "an index is made on read_model.<table>; put read_model. before the table",
-                        ));
-                    }
-                }
-                _ => {
-                    return Err(wrong(
-                        "only CREATE TABLE and CREATE [UNIQUE] INDEX may stand here on SQLite; \
-                         write a create.sqlite.sql beside it that does without the rest",
-                    ));
-                }
-            }
             let sql = statement.rename_tables(|name| physical(self.home, name));
             self.connection
                 .execute_batch(&sql)
                 .map_err(|error| self.sql_error(script, &statement, &sql, error))?;
+            let created = statement.created().filter(|created| created.in_read_model);
+            tables.extend(created.map(|created| created.name));
         }
         Ok(tables)
     }
@@ -177,15 +151,6 @@ impl Making<'_> {
     /// Prepares `apply.sql` in both forms.
     fn check_apply(&self, scripts: &Scripts) -> Result<(), ProjectionError> {
         let script = &scripts.apply;
-        for statement in self.statements(script)? {
-            let keyword = statement.main_keyword();
-            if !["INSERT", "UPDATE", "DELETE", "REPLACE", "SELECT"].contains(&keyword.as_str()) {
-                let message = format!(
-                    "{keyword} may not stand here; apply.sql changes rows with INSERT, UPDATE and DELETE"
-                );
-                return Err(self.wrong(script, statement.line, &message));
-            }
-        }
         let frame = Frame {
             home: self.home,
             event_types: self.definition.event_types.as_deref(),
