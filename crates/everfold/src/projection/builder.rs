@@ -2,6 +2,7 @@
 //! defaults.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Projection;
 use super::definition::{Body, Definition, Lifecycle, OnError, ProjectionSettings};
@@ -12,6 +13,14 @@ use crate::RecordedEvent;
 use crate::codec::event_types;
 use crate::error::ProjectionError;
 
+/// Most events of a batch that may be asked for.
+const BATCH_EVENTS_MAX: u32 = 1_000_000;
+/// Most retries of an event before its policy decides.
+const RETRIES_MAX: u32 = 1_000_000;
+/// Longest pause between retries that may be asked for.
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// Longest event type that a store takes.
+const EVENT_TYPE_BYTES_MAX: usize = 256;
 /// Most shards of a projection.
 pub(crate) const SHARDS_MAX: u32 = 1024;
 
@@ -136,7 +145,10 @@ impl<B> ProjectionBuilder<B> {
         let parsed = fields.into_iter().map(|field| KeyField::parse(field.as_ref()));
         match parsed.collect::<Result<Vec<_>, _>>() {
             Ok(fields) if fields.is_empty() => self.refuse("a key needs at least one field"),
-            Ok(fields) => self.definition.key = Key::Fields(fields),
+            Ok(fields) => match repeated(&fields) {
+                Some(field) => self.refuse(format!("the key names {field} twice")),
+                None => self.definition.key = Key::Fields(fields),
+            },
             Err(message) => self.refuse(message),
         }
         self
@@ -277,6 +289,9 @@ pub(crate) fn check(definition: &Definition) -> Result<(), String> {
         Some(types) if types.iter().any(|name| name.is_empty() || name.contains('\0')) => {
             return Err("an event type is empty or holds a NUL character".to_owned());
         }
+        Some(types) if types.iter().any(|name| name.len() > EVENT_TYPE_BYTES_MAX) => {
+            return Err(format!("an event type is longer than {EVENT_TYPE_BYTES_MAX} bytes"));
+        }
         _ => {}
     }
     if *lifecycle == Lifecycle::Inline && *shards != 1 {
@@ -290,22 +305,45 @@ pub(crate) fn check(definition: &Definition) -> Result<(), String> {
                 .to_owned(),
         );
     }
-    check_settings(&definition.settings)
+    check_settings(&definition.settings).map_err(|(key, message)| format!("{key} {message}"))
 }
 
 const NAME_RULE: &str = "lower case letters, digits and _, with a letter first";
 
-fn check_settings(settings: &ProjectionSettings) -> Result<(), String> {
-    if settings.batch_events == 0 {
-        return Err("batch_events is 0: a batch has at least one event".to_owned());
+/// The rules of settings.
+///
+/// # Errors
+/// The setting that breaks one, and what is wrong with it.
+pub(super) fn check_settings(settings: &ProjectionSettings) -> Result<(), (&'static str, String)> {
+    let ProjectionSettings { batch_events, retries, retry_delay, retry_delay_max, .. } = settings;
+    if !(1..=BATCH_EVENTS_MAX).contains(batch_events) {
+        let message = format!("is {batch_events}: a batch has 1 to {BATCH_EVENTS_MAX} events");
+        return Err(("batch_events", message));
     }
-    if settings.retry_delay > settings.retry_delay_max {
-        return Err(format!(
-            "retry_delay ({:?}) is longer than retry_delay_max ({:?})",
-            settings.retry_delay, settings.retry_delay_max
-        ));
+    if *retries > RETRIES_MAX {
+        let message = format!("is {retries}: at most {RETRIES_MAX}; on_error comes after them");
+        return Err(("retries", message));
     }
-    Ok(())
+    if retry_delay.is_zero() {
+        return Err(("retry_delay", "is 0: a pause is at least 1 ms".to_owned()));
+    }
+    if retry_delay > retry_delay_max {
+        let message =
+            format!("({retry_delay:?}) is longer than retry_delay_max ({retry_delay_max:?})");
+        return Err(("retry_delay", message));
+    }
+    if *retry_delay_max > RETRY_DELAY_MAX {
+        return Err(("retry_delay_max", format!("is {retry_delay_max:?}: at most 24 hours")));
+    }
+    match (settings.lag_warn, settings.lag_fail) {
+        (Some(warn), Some(fail)) if warn > fail => {
+            let message = format!(
+                "({warn:?}) is more than lag_fail ({fail:?}), so it would never warn; make it less"
+            );
+            Err(("lag_warn", message))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A name that needs no quoting in any database, as the registry's constraints have it.
@@ -314,6 +352,15 @@ pub(crate) fn is_name(name: &str, bytes_max: usize) -> bool {
     name.len() <= bytes_max
         && bytes.next().is_some_and(|first| first.is_ascii_lowercase())
         && bytes.all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+}
+
+/// The first that is there twice.
+pub(super) fn repeated<T: PartialEq>(values: &[T]) -> Option<&T> {
+    values
+        .iter()
+        .enumerate()
+        .find(|(index, value)| values[..*index].contains(value))
+        .map(|(_, v)| v)
 }
 
 /// A name for a message: control characters visible, however long.
@@ -420,6 +467,13 @@ mod tests {
         refused(count().events(Vec::<String>::new()).build(), "no event types");
         let settings = ProjectionSettings { batch_events: 0, ..ProjectionSettings::default() };
         refused(count().settings(settings).build(), "batch_events is 0");
+        let settings = ProjectionSettings {
+            lag_warn: Some(Duration::from_secs(2)),
+            lag_fail: Some(Duration::from_secs(1)),
+            ..ProjectionSettings::default()
+        };
+        refused(count().settings(settings).build(), "lag_warn (2s) is more than lag_fail (1s)");
+        refused(count().events(["a".repeat(257)]).build(), "longer than 256 bytes");
     }
 
     #[test]
@@ -434,6 +488,7 @@ mod tests {
     fn fields_and_paths_that_are_none_are_refused() {
         refused(count().key_fields(["data"]).build(), "key field \"data\"");
         refused(count().key_fields(Vec::<String>::new()).build(), "at least one field");
+        refused(count().key_fields(["data.a", "data.a"]).build(), "the key names data.a twice");
         for path in ["", "a..b", "a.", "a'b", "a b", "ä"] {
             refused(count().index(path).build(), "the path");
         }

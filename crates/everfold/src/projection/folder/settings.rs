@@ -5,7 +5,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::projection::builder::ProjectionBuilder;
+use crate::projection::builder::{ProjectionBuilder, SHARDS_MAX, check_settings, repeated};
 use crate::projection::definition::{Lifecycle, OnError, ProjectionSettings};
 use crate::projection::key::Key;
 use crate::projection::registry::nearest;
@@ -27,6 +27,8 @@ const KEYS: [&str; 12] = [
 ];
 const CATCH_UP_ONLY: [&str; 7] =
     ["shards", "batch_events", "retries", "retry_delay", "retry_delay_max", "lag_warn", "lag_fail"];
+/// What the registry can store.
+const NUMBER_MAX: u32 = i32::MAX.unsigned_abs();
 const DURATION: &str = "a time such as \"200ms\", \"5s\", \"1m\" or \"2h\"";
 
 /// What a `projection.toml` says.
@@ -80,7 +82,7 @@ impl Settings {
             found.ok_or(SettingsError { line: 1, message })
         };
         let mut read = Settings {
-            version: required("version", "version = 1")?.number(1)?,
+            version: required("version", "version = 1")?.number(1, NUMBER_MAX)?,
             lifecycle: required("lifecycle", "lifecycle = \"inline\" or \"catch-up\"")?
                 .lifecycle()?,
             events: None,
@@ -94,7 +96,13 @@ impl Settings {
             }
             read.take(entry)?;
         }
-        Ok(read)
+        match check_settings(&read.settings) {
+            Ok(()) => Ok(read),
+            Err((key, message)) => {
+                let line = entries.iter().find(|entry| entry.key == key).map_or(1, |e| e.line);
+                Err(SettingsError { line, message: format!("{key} {message}") })
+            }
+        }
     }
 
     fn take(&mut self, entry: &Entry<'_>) -> Result<(), SettingsError> {
@@ -103,9 +111,9 @@ impl Settings {
             "events" => self.events = Some(entry.events()?),
             "key" => self.key = entry.key_fields()?,
             "on_error" => settings.on_error = entry.on_error()?,
-            "shards" => self.shards = entry.number(1)?,
-            "batch_events" => settings.batch_events = entry.number(1)?,
-            "retries" => settings.retries = entry.number(0)?,
+            "shards" => self.shards = entry.number(1, SHARDS_MAX)?,
+            "batch_events" => settings.batch_events = entry.number(1, NUMBER_MAX)?,
+            "retries" => settings.retries = entry.number(0, NUMBER_MAX)?,
             "retry_delay" => settings.retry_delay = entry.duration()?,
             "retry_delay_max" => settings.retry_delay_max = entry.duration()?,
             "lag_warn" => settings.lag_warn = Some(entry.duration()?),
@@ -153,16 +161,14 @@ impl Entry<'_> {
     }
 
     /// A whole number, as the registry stores them.
-    fn number(&self, least: u32) -> Result<u32, SettingsError> {
+    fn number(&self, least: u32, most: u32) -> Result<u32, SettingsError> {
         let number = match self.value {
             DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).ok(),
             _ => None,
         };
-        let in_range = number.filter(|number| *number <= i64::from(i32::MAX));
-        let number = in_range.and_then(|number| u32::try_from(number).ok());
-        number.filter(|number| *number >= least).ok_or_else(|| {
-            let max = i32::MAX;
-            self.wrong(&format!("must be a whole number from {least} to {max}, without quotes"))
+        let number = number.and_then(|number| u32::try_from(number).ok());
+        number.filter(|number| (least..=most).contains(number)).ok_or_else(|| {
+            self.wrong(&format!("must be a whole number from {least} to {most}, without quotes"))
         })
     }
 
@@ -184,6 +190,9 @@ impl Entry<'_> {
         if types.is_empty() || types.iter().any(String::is_empty) {
             return Err(self.wrong("has no type, or an empty one; leave it out for all types"));
         }
+        if let Some(twice) = repeated(&types) {
+            return Err(self.wrong(&format!("names \"{twice}\" twice; leave one out")));
+        }
         Ok(types)
     }
 
@@ -195,7 +204,10 @@ impl Entry<'_> {
         }
         let fields = self.texts().ok_or_else(|| self.wrong(wanted))?;
         match Key::from_stored(Some(&fields)) {
-            Ok(Key::Fields(_)) => Ok(Some(fields)),
+            Ok(Key::Fields(_)) => match repeated(&fields) {
+                Some(twice) => Err(self.wrong(&format!("names {twice} twice; leave one out"))),
+                None => Ok(Some(fields)),
+            },
             Ok(_) => Err(self.wrong(wanted)),
             Err(message) => Err(self.wrong(&format!("is wrong: {message}"))),
         }
@@ -298,6 +310,21 @@ mod tests {
             ("retry_delay = '5'", 3, "retry_delay must be a time such as"),
             ("lag_warn = '5 days'", 3, "lag_warn must be a time such as"),
             ("lag_fail = '-5s'", 3, "lag_fail must be a time such as"),
+            ("shards = 1025", 3, "shards must be a whole number from 1 to 1024"),
+            ("batch_events = 1_000_001", 3, "a batch has 1 to 1000000 events"),
+            ("retries = 1_000_001", 3, "retries is 1000001: at most 1000000"),
+            ("events = ['A', 'B', 'A']", 3, "events names \"A\" twice"),
+            ("key = ['data.a', 'type', 'data.a']", 3, "key names data.a twice"),
+            ("retry_delay = '0s'", 3, "retry_delay is 0: a pause is at least 1 ms"),
+            (
+                "shards = 1\nretry_delay = '1m'",
+                4,
+                "retry_delay (60s) is longer than retry_delay_max",
+            ),
+            ("retry_delay_max = '100ms'", 1, "longer than retry_delay_max (100ms)"),
+            ("retry_delay_max = '25h'", 3, "at most 24 hours"),
+            ("lag_fail = '1m'\nlag_warn = '2m'", 4, "lag_warn (120s) is more than lag_fail (60s)"),
+            ("lag_fail = '99999999999s'", 3, "lag_fail must be a time such as"),
             ("shards = 1\nshards = 2", 4, "mend it"),
             ("shards =", 3, "mend it"),
         ] {

@@ -189,10 +189,13 @@ fn bad_settings_have_file_and_line() {
             "version = 1\nlifecycle = \"inline\"\n\nshards = 2",
             "projection.toml line 4: shards is for catch-up",
         ),
-        ("version = 1\nlifecycle = \"catch-up\"\nshards = 2000", "projection.toml: 2000 shards"),
+        (
+            "version = 1\nlifecycle = \"catch-up\"\nshards = 2000",
+            "projection.toml line 3: shards must be a whole number from 1 to 1024",
+        ),
         (
             "version = 1\nlifecycle = \"catch-up\"\nretry_delay = \"1m\"",
-            "projection.toml: retry_delay (60s) is longer than retry_delay_max",
+            "projection.toml line 3: retry_delay (60s) is longer than retry_delay_max",
         ),
     ] {
         let project = Project::new();
