@@ -1,17 +1,18 @@
 //! Registering projections, and stopping and resuming them: the operators' side of the registry.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::watch;
 
 use super::Projection;
 use super::definition::{Lifecycle, ProjectionKind};
+use super::fresh::{Given, keep_fresh};
 use super::generation::{Generation, GenerationStatus};
 use super::projector::Projector;
 use crate::Position;
 use crate::error::ProjectionError;
-use crate::store::{Carried, Registration, StatusChange, Store};
+use crate::store::{Carried, Registration, StatusChange, Store, StoreKind};
 
 /// What [`Store::register`] found or did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,14 +32,16 @@ pub struct Registered {
 
 /// What a store handle knows of projections: which it was given, and when one has moved.
 pub(crate) struct Hub {
-    given: Mutex<HashMap<i32, Carried>>,
+    given: Given,
+    /// Whether somebody looks for changes of what was given.
+    fresh: AtomicBool,
     /// Changes whenever a runner of this handle has moved a checkpoint or settled something.
     moved: watch::Sender<u64>,
 }
 
 impl Hub {
     pub(crate) fn new() -> Self {
-        Hub { given: Mutex::default(), moved: watch::Sender::new(0) }
+        Hub { given: Given::default(), fresh: AtomicBool::new(false), moved: watch::Sender::new(0) }
     }
 
     pub(crate) fn give(&self, carried: Carried) {
@@ -118,8 +121,17 @@ impl Store {
         self.hub().give(carried.clone());
         if inline_in_rust {
             self.backend().carry(carried);
+            self.keep_carried_fresh();
         }
         Ok(registration)
+    }
+
+    /// On SQLite an append reads the settings by itself.
+    fn keep_carried_fresh(&self) {
+        let hub = self.hub();
+        if self.kind() == StoreKind::Postgres && !hub.fresh.swap(true, Ordering::Relaxed) {
+            tokio::spawn(keep_fresh(self.backend_weak(), Arc::clone(&hub.given)));
+        }
     }
 
     /// Stops feeding a projection until [`Store::resume`]. Appends go on; an inline one owes what

@@ -8,7 +8,7 @@ use super::{Runner, RunnerHandle};
 use crate::Position;
 use crate::error::{ProjectionError, StoreError};
 use crate::projection::definition::Lifecycle;
-use crate::projection::generation::{GenerationState, GenerationStatus, ShardState};
+use crate::projection::generation::{Generation, GenerationState, GenerationStatus, ShardState};
 use crate::projection::registry::past_the_end;
 
 /// First pause between two looks; it doubles while nothing happens.
@@ -67,7 +67,7 @@ impl RunnerHandle {
         let states = self.context.store.backend().states().await?;
         // Later than the checkpoints, which are never past it.
         let highest = self.context.store.backend().heads().await?.highest;
-        let mut failed = None;
+        let (mut failed, mut owing) = (None, Vec::new());
         for state in states {
             if !given.contains(&Identity::of(&state.generation)) {
                 continue;
@@ -82,8 +82,13 @@ impl RunnerHandle {
                 // The worker sees it at its next heartbeat, and stops the projection.
                 _ if is_ahead(&state, highest) => return Ok(Behind::Some),
                 _ if is_behind(&state, mark) => return Ok(Behind::Some),
+                _ if state.open_skips > 0 && is_drained(&state) => owing.push(state.generation.id),
                 _ => {}
             }
+        }
+        // Those of keys with a dead letter wait for an operator.
+        if !owing.is_empty() && !self.context.store.backend().owing(owing).await?.is_empty() {
+            return Ok(Behind::Some);
         }
         Ok(Behind::None { failed })
     }
@@ -100,11 +105,12 @@ fn is_ahead(state: &GenerationState, highest: Position) -> bool {
 }
 
 fn is_behind(state: &GenerationState, mark: Position) -> bool {
-    let inline = state.generation.lifecycle == Lifecycle::Inline;
-    match (inline, state.generation.status) {
-        // Those of keys with a dead letter wait for an operator.
-        (true, GenerationStatus::Active) => state.open_skips > 0 && state.dead_letters == 0,
-        (true, _) => false,
-        (false, _) => state.shards.iter().any(|shard| shard.position < mark),
-    }
+    state.generation.lifecycle == Lifecycle::CatchUp
+        && state.shards.iter().any(|shard| shard.position < mark)
+}
+
+/// Whether runners settle what it owes.
+fn is_drained(state: &GenerationState) -> bool {
+    let Generation { lifecycle, status, .. } = &state.generation;
+    *lifecycle == Lifecycle::Inline && *status == GenerationStatus::Active
 }

@@ -7,8 +7,8 @@
 //!        └─────────────────────┴─ lease lost ─> end, and look for leases anew
 //! ```
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
@@ -19,7 +19,7 @@ use super::context::{Context, Runnable};
 use crate::Position;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::projection::definition::Lifecycle;
-use crate::projection::generation::{GenerationStatus, Lease};
+use crate::projection::generation::{Generation, GenerationStatus, Lease};
 use crate::projection::job::{CAREFUL_EVENTS, CAREFUL_SKIPS, Failure, Job, JobOutcome, Task};
 use crate::projection::projector::{ApplyError, OutOfTime};
 use crate::store::{StatusChange, StoreKind};
@@ -40,14 +40,25 @@ pub(super) const RUNNING: [GenerationStatus; 4] = [
 /// Where a shard's task stands, for its worker.
 pub(super) struct Place {
     position: AtomicU64,
+    /// The generation as the worker last read it: its settings may change at any time.
+    generation: Mutex<Arc<Generation>>,
     /// Rings when the checkpoint is behind what the task believes: the server that has it now is one
     /// without the last commits.
     pub(super) stepped_back: Notify,
 }
 
 impl Place {
-    pub(super) fn new(position: Position) -> Self {
-        Place { position: AtomicU64::new(position.0), stepped_back: Notify::new() }
+    pub(super) fn new(position: Position, generation: Arc<Generation>) -> Self {
+        let (position, generation) = (AtomicU64::new(position.0), Mutex::new(generation));
+        Place { position, generation, stepped_back: Notify::new() }
+    }
+
+    pub(super) fn set_generation(&self, generation: &Arc<Generation>) {
+        *self.generation.lock().expect("nothing panics with this locked") = Arc::clone(generation);
+    }
+
+    fn generation(&self) -> Arc<Generation> {
+        Arc::clone(&self.generation.lock().expect("nothing panics with this locked"))
     }
 
     pub(super) fn position(&self) -> Position {
@@ -111,13 +122,7 @@ impl Shard {
         lease: Lease,
         Bells { stop, owing, place }: Bells,
     ) -> Self {
-        let settings = &runnable.generation.settings;
-        let aim = context.options.batch_duration.unwrap_or(match context.store.kind() {
-            StoreKind::Postgres => Duration::from_millis(250),
-            StoreKind::Sqlite => Duration::from_millis(50),
-        });
-        let size = BatchSize::new(settings.batch_events as usize, aim);
-        let refusals = Backoff::new(settings.retry_delay, settings.retry_delay_max);
+        let (size, refusals) = paces(&context, &runnable.generation);
         let troubles = Backoff::new(Duration::from_millis(50), DATABASE_PAUSE_MAX);
         let (position, mark) = (lease.position, Position::START);
         // A drainer looks once at the start.
@@ -216,8 +221,18 @@ impl Shard {
         }
     }
 
+    /// Takes over what the registry says by now.
+    fn look_at_settings(&mut self) {
+        let generation = self.place.generation();
+        if generation.settings != self.runnable.generation.settings {
+            (self.size, self.refusals) = paces(&self.context, &generation);
+        }
+        self.runnable.generation = generation;
+    }
+
     /// Does one job. It is finished even if the runner is told to stop meanwhile.
     async fn step(&mut self) -> Next {
+        self.look_at_settings();
         let careful = self.careful > 0;
         let task = self.task(careful);
         let started = Instant::now();
@@ -408,6 +423,17 @@ impl Shard {
         self.more = self.is_inline();
         Next::Pause(self.troubles.pause())
     }
+}
+
+/// How large batches are, and how long it waits between tries.
+fn paces(context: &Context, generation: &Generation) -> (BatchSize, Backoff) {
+    let aim = context.options.batch_duration.unwrap_or(match context.store.kind() {
+        StoreKind::Postgres => Duration::from_millis(250),
+        StoreKind::Sqlite => Duration::from_millis(50),
+    });
+    let settings = &generation.settings;
+    let size = BatchSize::new(settings.batch_events as usize, aim);
+    (size, Backoff::new(settings.retry_delay, settings.retry_delay_max))
 }
 
 /// Whether the server gave up what it was doing because it took too long.

@@ -194,6 +194,8 @@ impl Worker {
             let keep = epochs.get(shard) == Some(&running.epoch);
             if !keep {
                 running.stop.cancel();
+            } else if let Some(runnable) = self.runnable.get(&shard.generation) {
+                running.place.set_generation(&runnable.generation);
             }
             keep
         });
@@ -213,7 +215,7 @@ impl Worker {
         let (shard, epoch) = (lease.shard, lease.epoch);
         let stop = self.stop.child_token();
         let owing = Arc::clone(self.owing.entry(shard.generation).or_default());
-        let place = Arc::new(Place::new(lease.position));
+        let place = Arc::new(Place::new(lease.position, Arc::clone(&runnable.generation)));
         let bells = Bells { stop: stop.clone(), owing, place: Arc::clone(&place) };
         let task = Shard::new(Arc::clone(&self.context), runnable, lease, bells);
         let spawned = self.shards.spawn(async move { (shard, epoch, task.run().await) });

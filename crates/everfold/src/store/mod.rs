@@ -336,6 +336,10 @@ impl Store {
         self.0.backend.as_ref()
     }
 
+    pub(crate) fn backend_weak(&self) -> std::sync::Weak<dyn Backend> {
+        Arc::downgrade(&self.0.backend)
+    }
+
     pub(crate) fn hub(&self) -> &Hub {
         &self.0.hub
     }

@@ -2,6 +2,7 @@
 //! through PgBouncer in transaction mode.
 
 mod chain;
+mod elsewhere;
 mod fixture;
 
 mod append;
