@@ -13,6 +13,7 @@ mod session;
 mod steady;
 mod workers;
 
+mod busy_key;
 mod busy_stream;
 mod high_water_mark_controls;
 mod high_water_mark_stress;

@@ -92,3 +92,11 @@ BEGIN
                 HINT = 'read the stream again, decide again, append with its new version';
     END IF;
 END $$;
+
+-- Refuses an append that does not wait for a key that another transaction holds.
+CREATE OR REPLACE FUNCTION everfold.refuse_busy_key(stream_id text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, everfold, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'another transaction has appended an event of the same key as one for stream "%"', $1
+        USING ERRCODE = 'EF009', HINT = 'try again when it has ended, or wait for it';
+END $$;

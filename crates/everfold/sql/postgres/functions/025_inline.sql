@@ -70,16 +70,22 @@ END $$;
 -- streams with one key are then applied in the order of their positions. Parameters but the first
 -- have one element an event.
 --
+-- With `wait` false, keys that somebody else holds are waited for during a moment only, all together:
+-- the time that an append of theirs takes, not that of a transaction that stays open. The answer is
+-- the streams that have such a key, NULL if there are none.
+--
 -- An event without a key is refused here where the policy is to stop. Otherwise its key is the
 -- empty text, from here on.
 CREATE OR REPLACE FUNCTION everfold.lock_inline_keys(
-    generations integer[], stream_ids text[], types text[], data jsonb[], metadata jsonb[])
-RETURNS boolean
+    generations integer[], stream_ids text[], types text[], data jsonb[], metadata jsonb[], wait boolean)
+RETURNS text[]
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, everfold, pg_temp AS $$
 DECLARE
     hashes integer[];
     hash integer;
     refused text;
+    held integer[];
+    until timestamptz := clock_timestamp() + interval '50 ms';
 BEGIN
     SELECT array_agg(DISTINCT hashtext(w.id || ':' || coalesce(w.key, ''))),
            min(w.name) FILTER (WHERE w.key IS NULL AND w.on_error = 'stop' AND w.status = 'active')
@@ -102,9 +108,44 @@ BEGIN
     END IF;
     -- array_agg(DISTINCT) sorts.
     FOREACH hash IN ARRAY coalesce(hashes, '{}') LOOP
-        PERFORM pg_advisory_xact_lock('everfold.skips'::regclass::oid::int, hash);
+        IF wait THEN
+            PERFORM pg_advisory_xact_lock('everfold.skips'::regclass::oid::int, hash);
+        ELSIF NOT everfold.lock_inline_key_until(hash, until) THEN
+            held := held || hash;
+        END IF;
     END LOOP;
+    IF held IS NULL THEN
+        RETURN NULL;
+    END IF;
+    RETURN ARRAY(SELECT DISTINCT u.stream_id
+              FROM everfold.generations g
+             CROSS JOIN LATERAL unnest($2, $3, $4, $5) AS u(stream_id, type, data, metadata)
+             WHERE -g.id = ANY ($1) AND (g.event_types IS NULL OR u.type = ANY (g.event_types))
+               AND hashtext(g.id || ':' || coalesce(everfold.key_of(g.key_fields, u.stream_id, u.type,
+                       u.data, coalesce(u.metadata, '{}')), '')) = ANY (held));
+END $$;
+
+-- Locks a key unless somebody else holds it for longer than until then; whether it was locked.
+CREATE OR REPLACE FUNCTION everfold.lock_inline_key_until(hash integer, until timestamptz)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, everfold, pg_temp AS $$
+DECLARE
+    limit_before text := current_setting('lock_timeout');
+    patience integer;
+BEGIN
+    IF pg_try_advisory_xact_lock('everfold.skips'::regclass::oid::int, $1) THEN
+        RETURN true;
+    END IF;
+    patience := ceil(extract(epoch FROM $2 - clock_timestamp()) * 1000);
+    IF patience < 1 THEN
+        RETURN false;
+    END IF;
+    PERFORM set_config('lock_timeout', patience || 'ms', true);
+    PERFORM pg_advisory_xact_lock('everfold.skips'::regclass::oid::int, $1);
+    PERFORM set_config('lock_timeout', limit_before, true);
     RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
 END $$;
 
 -- Applies new events to these generations, or records that it was not done. `carries` names the

@@ -1,5 +1,5 @@
 -- Appends one event in the caller's transaction: the short path. With `wait` false, a stream that
--- another transaction is appending to is not waited for: EF009.
+-- another transaction is appending to is not waited for, and a key for a moment only: EF009.
 --
 -- Locks, all held to the end of the transaction: registry gate (shared), stream (exclusive), for
 -- inline projections gates (shared) and keys (exclusive), announcement (shared). Their order and the
@@ -56,7 +56,9 @@ BEGIN
     END IF;
 
     IF pg_catalog.cardinality(inline) OPERATOR(pg_catalog.>) 0 AND everfold.enter_inline(inline) THEN
-        done := everfold.lock_inline_keys(inline, ARRAY[the_stream], ARRAY[$3], ARRAY[$4], ARRAY[$5]);
+        IF everfold.lock_inline_keys(inline, ARRAY[the_stream], ARRAY[$3], ARRAY[$4], ARRAY[$5], $8) IS NOT NULL THEN
+            PERFORM everfold.refuse_busy_key(the_stream);
+        END IF;
     END IF;
 
     done := everfold.announce();

@@ -64,8 +64,11 @@ BEGIN
     END IF;
 
     IF pg_catalog.cardinality(inline) OPERATOR(pg_catalog.>) 0 AND everfold.enter_inline(inline) THEN
-        done := everfold.lock_inline_keys(inline,
-            pg_catalog.array_fill(the_stream, ARRAY[event_count]), $3, $4, $5);
+        IF everfold.lock_inline_keys(inline,
+            pg_catalog.array_fill(the_stream, ARRAY[event_count]), $3, $4, $5, $8) IS NOT NULL
+        THEN
+            PERFORM everfold.refuse_busy_key(the_stream);
+        END IF;
     END IF;
 
     done := everfold.announce();

@@ -6,7 +6,8 @@
 --   expected         per member: expected version, NULL for any
 --   member_sizes     per member: how many events
 --   types … schema_versions   per event, the members' events one after the other
---   wait             false: a stream locked by somebody else makes its members 'busy'
+--   wait             false: a stream locked by somebody else makes its members 'busy', and so does a
+--                    key across streams that an inline projection has and somebody else holds
 --   carries          inline generations in Rust that the caller applies, before it commits; NULL is
 --                    refused: the caller found no transaction
 --
@@ -46,6 +47,7 @@ DECLARE
     known uuid[];
     repeated record;
     inline integer[];
+    held text[];
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         PERFORM everfold.refuse_append('', 0);
@@ -136,10 +138,23 @@ BEGIN
 
     IF cardinality(inline) > 0 AND everfold.enter_inline(inline) THEN
         SELECT everfold.lock_inline_keys(inline, array_agg(streams[member_streams[u.member]]),
-                   array_agg(u.type), array_agg(u.data), array_agg(u.metadata))
-          INTO done
+                   array_agg(u.type), array_agg(u.data), array_agg(u.metadata), wait)
+          INTO held
           FROM unnest(event_members, types, data, metadata) AS u(member, type, data, metadata)
          WHERE first_versions[u.member] IS NOT NULL;
+        IF held IS NOT NULL THEN
+            -- A conflict may be with a version that is now not stored.
+            FOR m IN 1 .. member_count LOOP
+                IF streams[member_streams[m]] = ANY (held) AND outcomes[m] IN ('stored', 'conflict') THEN
+                    outcomes[m] := 'busy';
+                    first_versions[m] := NULL;
+                    versions[m] := NULL;
+                END IF;
+            END LOOP;
+            IF 'stored' <> ALL (outcomes) THEN
+                RETURN;
+            END IF;
+        END IF;
     END IF;
 
     done := everfold.announce();

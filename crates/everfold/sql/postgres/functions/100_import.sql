@@ -65,6 +65,7 @@ DECLARE
     bad_line bigint;
     locked boolean[];
     done boolean;
+    held text[];
     inline integer[];
     positions bigint[];
 BEGIN
@@ -107,8 +108,8 @@ BEGIN
             OR EXISTS (SELECT FROM pg_temp.everfold_import i WHERE i.type = ANY (g.event_types)));
     IF cardinality(inline) > 0 AND everfold.enter_inline(inline) THEN
         SELECT everfold.lock_inline_keys(inline, array_agg(i.stream_id), array_agg(i.type),
-                   array_agg(i.data), array_agg(i.metadata))
-          INTO done FROM pg_temp.everfold_import i;
+                   array_agg(i.data), array_agg(i.metadata), true)
+          INTO held FROM pg_temp.everfold_import i;
     END IF;
 
     done := everfold.announce();
