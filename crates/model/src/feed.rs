@@ -1,0 +1,210 @@
+//! Feeding a generation behind the appends: the lease, the mark, and a batch.
+//!
+//! ```text
+//!   no lease ─TakeLease─> Ready ─> Scan ─> Row ─> Apply ─> Commit ─┐
+//!      ^                    ^               │                      │
+//!      └── the lease is another's ──────────┘ <────────────────────┘
+//! ```
+//!
+//! Leases expire by the clock, of which the model knows nothing: a lease may be taken at any moment
+//! between two transactions of its holder. Whoever is not scheduled for a while is paused, and who
+//! goes on with an old epoch is a zombie.
+
+use crate::actions::{Protocol, Step};
+use crate::append::name_of_generation;
+use crate::bits::{Position, Positions};
+use crate::mistake::Mistake;
+use crate::note::Note;
+use crate::state::State;
+use crate::story::Story;
+use crate::transaction::Write;
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum At {
+    /// Between transactions.
+    #[default]
+    Ready,
+    /// `high_water_mark`: the sequence has been read, the locks have not.
+    Scan,
+    /// `lock_checkpoint.sql`.
+    Row,
+    /// Reads events, applies them, `advance_checkpoint.sql`.
+    Apply,
+    Commit,
+}
+
+/// What a feeder remembers.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Feed {
+    pub(crate) at: At,
+    /// It took a lease, and does not know of another who took it since.
+    pub(crate) has_lease: bool,
+    pub(crate) last: Position,
+    pub(crate) mark: Position,
+    pub(crate) from: Position,
+}
+
+impl Feed {
+    /// Between transactions, with a lease.
+    pub(crate) fn ready() -> Feed {
+        Feed { has_lease: true, ..Feed::default() }
+    }
+}
+
+/// `everfold.tick`: a lease that is free or has expired. Rows that are locked are left alone.
+pub(crate) fn take_lease(
+    state: &mut State,
+    me: usize,
+    generation: usize,
+    story: &mut Story,
+) -> Option<Feed> {
+    if !state.is_row_free(me, generation) {
+        return None;
+    }
+    let before = state.generations[generation].holder.replace(me as u8);
+    let name = name_of_generation(generation);
+    story.say(|| match before {
+        Some(_) => format!("takes the lease of {name}, which has expired, and raises its epoch"),
+        None => format!("takes the lease of {name}"),
+    });
+    Some(Feed::ready())
+}
+
+/// Whoever is gone has no lease; whether it is taken from him or was free makes no difference.
+pub(crate) fn leave(state: &mut State, me: usize) {
+    for generation in &mut state.generations {
+        generation.holder = generation.holder.filter(|holder| *holder as usize != me);
+    }
+}
+
+/// Locks the checkpoint's row if the epoch is still the own one. `None`: somebody has it locked.
+pub(crate) fn lock_row(
+    protocol: &Protocol,
+    state: &mut State,
+    me: usize,
+    generation: usize,
+    story: &mut Story,
+) -> Option<bool> {
+    let name = name_of_generation(generation);
+    if protocol.has(Mistake::UnfencedCheckpoint) {
+        story.say(|| format!("reads the checkpoint of {name}, without a look at the epoch"));
+        return Some(true);
+    }
+    if !state.is_row_free(me, generation) {
+        return None;
+    }
+    if state.generations[generation].holder != Some(me as u8) {
+        story.say(|| format!("finds a later epoch at the checkpoint of {name}: it stops"));
+        state.roll_back(me);
+        state.notes.add(Note::ZombieRefused);
+        return Some(false);
+    }
+    story.say(|| format!("locks the checkpoint of {name}"));
+    Some(state.lock_row(me, generation))
+}
+
+/// Whether there could be anything to do for it.
+pub(crate) fn is_due(state: &State, me: usize, generation: usize) -> bool {
+    let row = &state.generations[generation];
+    state.log.last > row.checkpoint || !row.skips.is_empty() || row.holder != Some(me as u8)
+}
+
+/// One statement of a batch. A lost lease leaves it without one.
+pub(crate) fn go(
+    protocol: &Protocol,
+    state: &mut State,
+    me: usize,
+    generation: usize,
+    feed: &mut Feed,
+    story: &mut Story,
+) -> Step {
+    match feed.at {
+        At::Ready => {
+            feed.last = state.log.last;
+            feed.at = At::Scan;
+            story.say(|| format!("asks for the mark: the sequence stands at {}", feed.last));
+        }
+        At::Scan => {
+            let announced = state.lowest_announced().unwrap_or(feed.last);
+            let visible = state.log.committed().highest();
+            feed.mark = feed.last.min(announced).min(visible);
+            feed.last = 0;
+            feed.at = At::Row;
+            story.say(|| format!("looks at the announcements: the mark is {}", feed.mark));
+        }
+        At::Row => match lock_row(protocol, state, me, generation, story) {
+            None => return Step::Blocked,
+            Some(false) => *feed = Feed::default(),
+            Some(true) => begin_batch(state, me, generation, feed),
+        },
+        At::Apply => return apply(protocol, state, me, generation, feed, story),
+        At::Commit => {
+            story.say(|| "commits".into());
+            state.commit(me);
+            *feed = Feed::ready();
+        }
+    }
+    Step::Done
+}
+
+fn begin_batch(state: &mut State, me: usize, generation: usize, feed: &mut Feed) {
+    let row = &state.generations[generation];
+    feed.from = row.checkpoint;
+    feed.at = At::Apply;
+    if feed.mark <= feed.from && row.skips.up_to(feed.mark).is_empty() {
+        state.roll_back(me);
+        *feed = Feed::ready();
+    }
+}
+
+/// Everything up to the mark that is not applied: what comes after the checkpoint, and before all of
+/// that what is still owed.
+fn apply(
+    protocol: &Protocol,
+    state: &mut State,
+    me: usize,
+    generation: usize,
+    feed: &mut Feed,
+    story: &mut Story,
+) -> Step {
+    let mut owed = state.generations[generation].skips.up_to(feed.mark);
+    if protocol.has(Mistake::FeedPastOpenSkips) {
+        owed = owed.after(feed.from);
+    }
+    if !owed.and(state.skips_locked(me, generation)).is_empty() {
+        return Step::Blocked;
+    }
+    let events = state.log.committed().up_to(feed.mark).after(feed.from);
+    let events = protocol.wanted(events, state).or(owed);
+    apply_all(protocol, state, me, generation, events, owed, story);
+    if !owed.is_empty() {
+        state.notes.add(Note::SkipsSettledByABatch);
+    }
+    let to = feed.mark.max(feed.from);
+    let checkpoint = Write::Checkpoint { generation: generation as u8, by: me as u8, to };
+    state.write(me, checkpoint);
+    story.say(|| format!("moves the checkpoint to {to}"));
+    feed.at = At::Commit;
+    Step::Done
+}
+
+/// Applies events, in order, and settles skips.
+pub(crate) fn apply_all(
+    protocol: &Protocol,
+    state: &mut State,
+    me: usize,
+    generation: usize,
+    events: Positions,
+    settled: Positions,
+    story: &mut Story,
+) {
+    let name = name_of_generation(generation);
+    for position in settled.iter() {
+        state.write(me, Write::Settle { generation: generation as u8, position });
+    }
+    for position in events.iter() {
+        let key = protocol.configuration.key_of(state.log.stream(position)) as u8;
+        state.write(me, Write::Apply { generation: generation as u8, key, position });
+        story.say(|| format!("applies event {position} to {name}"));
+    }
+}
