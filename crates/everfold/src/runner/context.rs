@@ -1,13 +1,13 @@
 //! What all tasks of a runner share.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::{Notify, Semaphore};
 use uuid::Uuid;
 
 use super::options::RunnerOptions;
-use crate::projection::generation::Generation;
+use crate::projection::generation::{Generation, ShardId};
 use crate::projection::projector::Projector;
 use crate::store::Store;
 
@@ -42,6 +42,8 @@ pub(super) struct Context {
     /// Rings when leases should be looked at before the next heartbeat.
     pub(super) look: Notify,
     failures: Mutex<Vec<RunnerFailure>>,
+    /// What the database refuses, and trying again does not mend: of shards, and of the heartbeat.
+    refusals: Mutex<HashMap<Option<ShardId>, String>>,
 }
 
 /// What tells whether a generation is one that this runner has the code for.
@@ -78,6 +80,7 @@ impl Context {
             options,
             look: Notify::new(),
             failures: Mutex::default(),
+            refusals: Mutex::default(),
         }
     }
 
@@ -95,6 +98,31 @@ impl Context {
         failures.retain(|known| {
             known.projection != generation.name || known.version != generation.version
         });
+    }
+
+    /// The database refuses a shard something, or, without one, the heartbeat.
+    pub(super) fn refused(&self, shard: impl Into<Option<ShardId>>, error: String) {
+        self.refusals().insert(shard.into(), error);
+    }
+
+    pub(super) fn accepted(&self, shard: impl Into<Option<ShardId>>) {
+        self.refusals().remove(&shard.into());
+    }
+
+    /// What the database refuses a generation, or all of them.
+    pub(super) fn refusal(&self, generation: i32) -> Option<String> {
+        let refusals = self.refusals();
+        let of_it = |shard: &Option<ShardId>| shard.is_none_or(|at| at.generation == generation);
+        refusals.iter().find(|(shard, _)| of_it(shard)).map(|(_, error)| error.clone())
+    }
+
+    /// What the database refuses the heartbeat.
+    pub(super) fn heartbeat_refusal(&self) -> Option<String> {
+        self.refusals().get(&None).cloned()
+    }
+
+    fn refusals(&self) -> MutexGuard<'_, HashMap<Option<ShardId>, String>> {
+        self.refusals.lock().expect("nothing panics with this locked")
     }
 
     pub(super) fn failures(&self) -> Vec<RunnerFailure> {

@@ -142,6 +142,13 @@ impl RunnerHandle {
         self.context.failures()
     }
 
+    /// What the database refuses this runner for now, a right or a statement, so that it does nothing.
+    /// It tries again all the time.
+    #[must_use]
+    pub fn refused(&self) -> Option<String> {
+        self.context.heartbeat_refusal()
+    }
+
     /// Finishes the batches in hand, gives up all leases so that others take over at once, and ends;
     /// within [`RunnerOptions::stop_timeout`].
     pub async fn stop(self) {

@@ -36,7 +36,8 @@ impl RunnerHandle {
     /// now, whoever applies it. Paused ones are left alone.
     ///
     /// # Errors
-    /// [`ProjectionError::Failed`] if a projection has failed; the others are caught up by then.
+    /// [`ProjectionError::Failed`] if a projection has failed, or the database refuses what it needs;
+    /// the others are caught up by then.
     pub async fn catch_up(&self) -> Result<(), ProjectionError> {
         let store = &self.context.store;
         let mark = store.high_water_mark().await?;
@@ -81,7 +82,14 @@ impl RunnerHandle {
                 }
                 // The worker sees it at its next heartbeat, and stops the projection.
                 _ if is_ahead(&state, highest) => return Ok(Behind::Some),
-                _ if is_behind(&state, mark) => return Ok(Behind::Some),
+                _ if is_behind(&state, mark) => match self.context.refusal(state.generation.id) {
+                    Some(refusal) => {
+                        let projection = state.generation.name.clone();
+                        let reason = format!("the database: {refusal}");
+                        failed.get_or_insert(ProjectionError::Failed { projection, reason });
+                    }
+                    None => return Ok(Behind::Some),
+                },
                 _ if state.open_skips > 0 && is_drained(&state) => owing.push(state.generation.id),
                 _ => {}
             }

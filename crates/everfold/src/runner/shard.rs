@@ -26,6 +26,8 @@ use crate::store::{StatusChange, StoreKind};
 
 /// Longest pause after trouble with the database.
 const DATABASE_PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Trouble that passes is told in the shard's row when it has come so often in a row.
+const TOLD_AFTER: u32 = 5;
 /// Most skips that are settled in one transaction.
 const DRAIN_EVENTS: usize = 500;
 
@@ -109,6 +111,8 @@ pub(super) struct Shard {
     refused: u32,
     refusals: Backoff,
     troubles: Backoff,
+    /// Troubles since a job went well.
+    in_a_row: u32,
     /// So many more jobs are done carefully.
     careful: usize,
     /// An event that the handler does not come back from: the next careful job deals with it.
@@ -141,6 +145,7 @@ impl Shard {
             refused: 0,
             refusals,
             troubles,
+            in_a_row: 0,
             careful: 0,
             given_up: None,
         }
@@ -208,7 +213,7 @@ impl Shard {
                 self.mark = mark;
                 Ok(true)
             }
-            Err(error) => Err(self.trouble(ApplyError::Store(error))),
+            Err(error) => Err(self.trouble(ApplyError::Store(error)).await),
         }
     }
 
@@ -245,7 +250,7 @@ impl Shard {
             }
             Err(ApplyError::Store(error)) if is_timeout(&error) => {
                 self.size.took_too_long(task.events_max());
-                self.trouble(ApplyError::Store(error))
+                self.trouble(ApplyError::Store(error)).await
             }
             // Not the connection, the server or a lock: something that the projection does.
             Err(ApplyError::Store(error)) if error.kind() == StoreErrorKind::Other => {
@@ -255,7 +260,7 @@ impl Shard {
                 let reason = self.job(task).broken_reason(&message);
                 self.fail(reason).await
             }
-            Err(error) => self.trouble(error),
+            Err(error) => self.trouble(error).await,
         }
     }
 
@@ -301,6 +306,8 @@ impl Shard {
         // On SQLite most of the time may be the wait behind appends.
         let took = outcome.took.unwrap_or(took);
         self.troubles.reset();
+        self.in_a_row = 0;
+        self.context.accepted(self.lease.shard);
         self.given_up = None;
         self.size.went_well();
         if matches!(task, Task::Batch { .. }) {
@@ -343,7 +350,7 @@ impl Shard {
             return self.fail(self.job(self.task(true)).failed_reason(&failure)).await;
         }
         if let Err(error) = self.note(message).await {
-            return self.trouble(error);
+            return self.trouble(error).await;
         }
         if self.refused > generation.settings.retries {
             let careful = self.size.at_most(CAREFUL_EVENTS);
@@ -368,7 +375,7 @@ impl Shard {
             self.more = true;
             return match self.note(late.message).await {
                 Ok(()) => Next::Go,
-                Err(error) => self.trouble(error),
+                Err(error) => self.trouble(error).await,
             };
         };
         if self.given_up.as_ref().is_some_and(|(given_up, _)| *given_up == position) {
@@ -405,22 +412,34 @@ impl Shard {
         Next::End(Ended::Failed)
     }
 
-    /// Trouble that is not the projection's.
-    fn trouble(&mut self, error: ApplyError) -> Next {
-        let error = match error {
+    /// Trouble that is not the projection's. What does not pass by itself is told in the shard's row,
+    /// as far as that can be written, and to whoever has the runner's handle.
+    async fn trouble(&mut self, error: ApplyError) -> Next {
+        let (error, passes) = match error {
             ApplyError::LeaseLost => return Next::End(Ended::LeaseLost),
             ApplyError::Store(error) if error.kind() == StoreErrorKind::HandleClosed => {
                 return Next::End(Ended::Closed);
             }
-            ApplyError::Store(error) => error.to_string(),
-            ApplyError::Refused { message, .. } | ApplyError::Broken { message } => message,
-            ApplyError::OutOfTime(late) => late.message,
+            ApplyError::Store(error) => (error.to_string(), error.is_transient()),
+            ApplyError::Refused { message, .. } | ApplyError::Broken { message } => (message, true),
+            ApplyError::OutOfTime(late) => (late.message, true),
         };
         let projection = &self.runnable.generation.name;
-        tracing::warn!(projection, error, "the database failed a projection, trying again");
+        self.in_a_row += 1;
+        if passes {
+            tracing::warn!(projection, error, "the database failed a projection, trying again");
+        } else {
+            tracing::error!(projection, error, "the database refuses a projection, trying again");
+            self.context.refused(self.lease.shard, error.clone());
+        }
         // A mark is only good for the server that gave it, which may be another one from now on.
         self.mark = Position::START;
         self.more = self.is_inline();
+        if (!passes || self.in_a_row >= TOLD_AFTER)
+            && let Err(ApplyError::LeaseLost) = self.note(format!("the database: {error}")).await
+        {
+            return Next::End(Ended::LeaseLost);
+        }
         Next::Pause(self.troubles.pause())
     }
 }

@@ -89,10 +89,18 @@ impl Worker {
             }
             beat = Instant::now();
             match self.beat().await {
-                Ok(()) => pause = jitter(self.until_next()),
+                Ok(()) => {
+                    self.context.accepted(None);
+                    pause = jitter(self.until_next());
+                }
                 Err(error) if error.kind() == StoreErrorKind::HandleClosed => break,
                 Err(error) => {
-                    tracing::warn!(%error, "the runner's heartbeat failed, trying again");
+                    if error.is_transient() {
+                        tracing::warn!(%error, "the runner's heartbeat failed, trying again");
+                    } else {
+                        tracing::error!(%error, "the database refuses the runner's heartbeat");
+                        self.context.refused(None, error.to_string());
+                    }
                     pause = jitter(self.context.options.heartbeat / 4);
                 }
             }

@@ -26,6 +26,7 @@ mod open;
 mod out_of_step;
 mod places;
 mod read;
+mod refused;
 mod register;
 mod repeat;
 mod roles;
