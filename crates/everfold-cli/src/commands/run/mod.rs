@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
-use everfold::{GenerationStatus, Projection, Runner, RunnerHandle, RunnerOptions, Store};
+use everfold::{
+    GenerationStatus, Projection, ProjectionError, Runner, RunnerHandle, RunnerOptions, Store,
+};
 
 use crate::cli::Global;
 use crate::failure::Outcome;
@@ -29,12 +31,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 #[command(after_help = "\
 SIGTERM or Ctrl-C finishes the batches in hand, gives the work to others and exits
 with 0; a second one exits at once. A projection that fails is told and left standing,
-the others go on; `everfold resume NAME` starts it again.
+the others go on; `everfold resume NAME` starts it again. The same goes for one that the
+store refuses, because it was changed under its old version, for example. A mistake in a
+project's file is told before anything is started.
 
 Examples:
   everfold run
   everfold run --only cart_totals --only daily_totals
-  everfold run --once      apply what there is and end; exits with 1 if one has failed")]
+  everfold run --once      apply what there is and end; exits with 1 if one has failed or
+                           was refused")]
 pub(crate) struct Run {
     /// Only this projection; may be given several times
     #[arg(long, value_name = "NAME")]
@@ -54,7 +59,9 @@ impl Run {
             biased;
             () = signals.next() => Ok(Outcome::Done),
             started = self.start(&store, projections) => match started {
-                Ok((runner, names)) => self.until_end(&store, runner, names, &mut signals).await,
+                Ok((runner, reporter)) => {
+                    self.until_end(&store, runner, reporter, &mut signals).await
+                }
                 Err(error) => Err(error),
             },
         };
@@ -66,38 +73,38 @@ impl Run {
         &self,
         store: &Store,
         projections: Vec<Projection>,
-    ) -> anyhow::Result<(RunnerHandle, Vec<String>)> {
+    ) -> anyhow::Result<(RunnerHandle, Reporter)> {
         let mut options = RunnerOptions::default();
         options.stop_timeout = STOP_TIMEOUT;
         let mut runner = Runner::new(store).options(options);
         let chosen = |name: &str| self.only.is_empty() || self.only.iter().any(|only| only == name);
-        let (wanted, others): (Vec<_>, Vec<_>) =
+        let (mut wanted, others): (Vec<_>, Vec<_>) =
             projections.into_iter().partition(|projection| chosen(projection.name()));
         let unknown = self.only.iter().find(|only| wanted.iter().all(|p| p.name() != **only));
+        let mut refused = 0;
         if unknown.is_none() {
-            for projection in &wanted {
-                register(store, projection).await?;
-            }
+            let all = wanted.len();
+            wanted = register_all(store, wanted).await?;
+            refused = all - wanted.len();
         }
         let names = wanted.iter().map(|projection| projection.name().to_owned()).collect();
-        for only in &self.only {
+        for only in self.only.iter().filter(|_| unknown.is_some()) {
             runner = runner.only(only);
         }
         // The others are given too, so that a mistyped name gets a suggestion.
         let given = wanted.into_iter().chain(others.into_iter().filter(|_| unknown.is_some()));
         let runner = runner.projections(given).start().await?;
         eprintln!("running as {}", runner.worker_name());
-        Ok((runner, names))
+        Ok((runner, Reporter::new(names, refused)))
     }
 
     async fn until_end(
         &self,
         store: &Store,
         runner: RunnerHandle,
-        names: Vec<String>,
+        mut reporter: Reporter,
         signals: &mut Signals,
     ) -> anyhow::Result<Outcome> {
-        let mut reporter = Reporter::new(names);
         let caught_up = tokio::select! {
             biased;
             () = signals.next() => None,
@@ -112,8 +119,8 @@ impl Run {
             () = signals.next() => bail!("ended at once; leases run out by themselves"),
             () = runner.stop() => {}
         }
-        if caught_up.is_some() {
-            return reporter.summary(store).await;
+        if let Some(caught_up) = caught_up {
+            return reporter.summary(store, caught_up).await;
         }
         eprintln!("stopped");
         Ok(Outcome::Done)
@@ -126,6 +133,7 @@ async fn watch(store: &Store, runner: &RunnerHandle, reporter: &mut Reporter) {
     loop {
         every.tick().await;
         reporter.failures(&runner.failed());
+        reporter.refusal(runner.refused());
         if reporter.is_due() {
             match store.projections().await {
                 Ok(projections) => reporter.look(&projections),
@@ -146,8 +154,37 @@ fn load(project: &Path) -> anyhow::Result<Vec<Projection>> {
     Ok(projections)
 }
 
+/// Registers projections and returns those that can be run. One that the store refuses is told, and
+/// takes none of the others with it; if there are no others, that is the error.
+async fn register_all(
+    store: &Store,
+    projections: Vec<Projection>,
+) -> anyhow::Result<Vec<Projection>> {
+    let (mut registered, mut refused) = (Vec::new(), Vec::new());
+    for projection in projections {
+        match register(store, &projection).await {
+            Ok(()) => registered.push(projection),
+            // The store itself, which says the same of all.
+            Err(error @ ProjectionError::Store(_)) => return Err(error.into()),
+            Err(error) => refused.push(error),
+        }
+    }
+    if registered.is_empty()
+        && let Some(last) = refused.pop()
+    {
+        for error in &refused {
+            eprintln!("error: {}", shown(&error.to_string()));
+        }
+        return Err(last.into());
+    }
+    for error in &refused {
+        eprintln!("error: not run, the others are: {}", shown(&error.to_string()));
+    }
+    Ok(registered)
+}
+
 /// Registers a projection, and says what needs saying.
-async fn register(store: &Store, projection: &Projection) -> anyhow::Result<()> {
+async fn register(store: &Store, projection: &Projection) -> Result<(), ProjectionError> {
     let registered = store.register(projection.clone()).await?;
     let (name, version) = (&registered.name, registered.version);
     let lifecycle = projection.lifecycle();

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use everfold::{GenerationStatus, Position, ProjectionStatus, RunnerFailure, Store};
+use everfold::{
+    GenerationStatus, Position, ProjectionError, ProjectionStatus, RunnerFailure, Store,
+};
 
 use crate::age;
 use crate::commands::status::count;
@@ -18,6 +20,10 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 /// What was told already, so that only news is.
 pub(super) struct Reporter {
     names: Vec<String>,
+    /// How many projections the store refused to register.
+    refused: usize,
+    /// What the database refuses the runner.
+    refusal: Option<String>,
     looked: Option<Instant>,
     told: HashMap<(String, u32), Told>,
 }
@@ -30,8 +36,8 @@ struct Told {
 }
 
 impl Reporter {
-    pub(super) fn new(names: Vec<String>) -> Reporter {
-        Reporter { names, looked: None, told: HashMap::new() }
+    pub(super) fn new(names: Vec<String>, refused: usize) -> Reporter {
+        Reporter { names, refused, refusal: None, looked: None, told: HashMap::new() }
     }
 
     /// Whether it is time to look at the projections again.
@@ -49,6 +55,18 @@ impl Reporter {
                 eprintln!("{}", failed(projection, *version, reason));
             }
         }
+    }
+
+    /// What the database refuses this process's runner, if that is news.
+    pub(super) fn refusal(&mut self, refusal: Option<String>) {
+        match &refusal {
+            Some(error) if refusal != self.refusal => {
+                eprintln!("nothing is run, trying again: {}", shown(error));
+            }
+            None if self.refusal.is_some() => eprintln!("running again"),
+            _ => {}
+        }
+        self.refusal = refusal;
     }
 
     /// Tells what has changed since the last time.
@@ -74,15 +92,19 @@ impl Reporter {
     }
 
     /// Where everything stands at the end of `run --once`.
-    pub(super) async fn summary(&self, store: &Store) -> anyhow::Result<Outcome> {
-        let mut outcome = Outcome::Done;
+    pub(super) async fn summary(
+        &self,
+        store: &Store,
+        caught_up: Result<(), ProjectionError>,
+    ) -> anyhow::Result<Outcome> {
+        let mut failures = 0;
         for status in store.projections().await? {
             if !self.names.contains(&status.name) {
                 continue;
             }
             let ProjectionStatus { name, version, .. } = &status;
             if status.status == GenerationStatus::Failed {
-                outcome = Outcome::Failed;
+                failures += 1;
                 let reason = status.reason.as_deref().unwrap_or("no reason was given");
                 eprintln!("error: {}", failed(name, *version, reason));
                 continue;
@@ -95,7 +117,11 @@ impl Reporter {
                 eprintln!("{}", dead_letters(&status));
             }
         }
-        Ok(outcome)
+        match caught_up {
+            Err(error) if failures == 0 => Err(error.into()),
+            Ok(()) if failures + self.refused == 0 => Ok(Outcome::Done),
+            _ => Ok(Outcome::Failed),
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use crate::shop::{Shop, on_both_stores};
 on_both_stores! {
     failed_projection_is_told_and_the_others_go_on,
     dead_letters_are_listed_retried_and_discarded,
+    refused_projection_does_not_keep_the_others_from_running,
 }
 
 async fn failed_projection_is_told_and_the_others_go_on(shop: Shop) {
@@ -84,4 +85,26 @@ async fn dead_letters_are_listed_retried_and_discarded(shop: Shop) {
     shop.run(&["dead-letters", "list", "sums"]).done().prints("no dead letters");
     shop.run(&["dead-letters", "retry", "sums"]).done().prints("no dead letters");
     shop.run(&["wait", "sums", "--timeout", "5"]).done();
+}
+
+async fn refused_projection_does_not_keep_the_others_from_running(shop: Shop) {
+    shop.sums("one", CATCH_UP);
+    shop.sums("two", CATCH_UP);
+    shop.run(&["run", "--once"]).done();
+    shop.sums("one", &format!("{CATCH_UP}events = [\"Counted\"]\n"));
+    shop.numbers("events", &[("a", Some(1)), ("a", Some(2))]);
+
+    let ran = shop.run(&["run", "--once"]);
+    ran.fails(1, "error: not run, the others are: projection \"one\" version 1");
+    assert_eq!(shop.rows("two", &["n", "v"]).await, ["3|2"]);
+    assert_eq!(shop.rows("one", &["n", "v"]).await, Vec::<String>::new());
+
+    let running = shop.start(&[]);
+    shop.numbers("more", &[("a", Some(4))]);
+    shop.run(&["wait", "two", "--timeout", "20"]).done();
+    running.stop();
+    assert_eq!(shop.rows("two", &["n", "v"]).await, ["7|3"]);
+
+    // With nothing else to run, that is the end of it.
+    shop.run(&["run", "--only", "one"]).fails(1, "projection \"one\" version 1");
 }
