@@ -116,6 +116,15 @@ impl Chain {
     }
 }
 
+/// The function that applies one event, by way of the one that applies many.
+pub(crate) fn one_event(home: &str) -> String {
+    format!(
+        "CREATE FUNCTION {home}.apply_event(bigint, text, bigint, text, integer, jsonb, jsonb, uuid,
+             timestamptz) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+         SET search_path = pg_catalog, pg_temp AS $$ BEGIN PERFORM {home}.apply(ARRAY[$1]); END $$;"
+    )
+}
+
 /// The table of chains, and the function that applies events to it.
 fn tables(home: &str, table: &str, key: &str) -> String {
     format!(
@@ -135,6 +144,8 @@ fn tables(home: &str, table: &str, key: &str) -> String {
                  INSERT INTO {home}.{table} AS c VALUES (event.key, md5(event.id::text))
                  ON CONFLICT (key) DO UPDATE SET hash = md5(c.hash || event.id);
              END LOOP;
-         END $$;"
+         END $$;
+         {}",
+        one_event(home)
     )
 }

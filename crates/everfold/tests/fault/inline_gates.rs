@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 use everfold_testkit::{Seed, TestDatabase};
 
-use crate::chain::{Chain, Made, gate};
+use crate::chain::{Chain, Made, gate, one_event};
 use crate::session::{Session, append_sql, empty_store};
 
 /// Where a variant waits in the middle of an append.
@@ -22,9 +22,8 @@ const GO_ON: &str = "SELECT pg_advisory_unlock(42)";
 
 const ENTER: &str = "    done := everfold.enter_append(the_stream, $8);\n";
 const REGISTRY_READ: &str = "      INTO actual, inline;\n";
-const ENTER_INLINE: &str = "everfold.enter_inline(inline)";
-const APPLY: &str = "        inline_applied := everfold.apply_inline(inline, \
-                     ARRAY[append_event.first_position], NULL);\n";
+const KEYS_ACROSS_STREAMS: &str = "0 OPERATOR(pg_catalog.>) ANY (inline)";
+const APPLY: &str = "        EXECUTE application USING";
 
 struct Scene {
     database: TestDatabase,
@@ -139,30 +138,24 @@ async fn append_above_read_committed_is_refused() {
     assert_eq!(chain.differences(&scene.observer).await, [""; 0]);
 }
 
-/// Takes gate and status in one statement, whose snapshot is older than the gate.
-const STALE_GATE: &str = "
-    CREATE FUNCTION stale.enter_inline(generations integer[]) RETURNS boolean LANGUAGE sql AS $$
-        WITH gate AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared(
-            'everfold.generations'::regclass::oid::int, generations[1]))
-        SELECT set_config('stale.status', g.status, true) IS NULL
-          FROM gate, everfold.generations g WHERE g.id = generations[1] $$";
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn append_that_waited_for_a_pause_records_a_skip() {
     for (variant, expected) in [("everfold", vec![1]), ("stale", vec![])] {
         let scene = Scene::new().await;
         let chain = Chain::make(&scene.one, Made::default()).await;
-        let status = [(
-            "g.status OPERATOR(pg_catalog.=) 'active'",
-            "current_setting('stale.status') = 'active'",
-        )];
-        scene.observer.alter("stale", "apply_inline", &status).await;
-        scene.observer.run(STALE_GATE).await;
-        let calls = [
-            (ENTER_INLINE, "stale.enter_inline(inline)"),
-            ("everfold.apply_inline(", "stale.apply_inline("),
+        // The status as the statement saw it that took the gate.
+        let status = [
+            (
+                "WHEN g.key_fields IS NULL THEN g.id",
+                "WHEN set_config('stale.status', g.status, true) IS NULL THEN NULL
+                 WHEN g.key_fields IS NULL THEN g.id",
+            ),
+            (
+                "g.status OPERATOR(pg_catalog.=) 'active'",
+                "current_setting('stale.status') = 'active'",
+            ),
         ];
-        scene.observer.alter("stale", "append_event", &calls).await;
+        scene.observer.alter("stale", "append_event", &status).await;
 
         scene.one.run(&format!("BEGIN; SELECT pg_advisory_xact_lock({})", gate(chain.id))).await;
         chain.set(&scene.one, "status = 'paused'").await;
@@ -199,10 +192,9 @@ fn keyed_append(schema: &str, stream: &str) -> String {
 async fn two_streams_with_one_key_are_applied_in_the_order_of_the_log() {
     let paused = format!("        {PAUSE}\n{APPLY}");
     let pause = (APPLY, paused.as_str());
-    for (variant, changes) in [
-        ("unlocked", vec![(ENTER_INLINE, "(everfold.enter_inline(inline) AND false)"), pause]),
-        ("locked", vec![pause]),
-    ] {
+    for (variant, changes) in
+        [("unlocked", vec![(KEYS_ACROSS_STREAMS, "false"), pause]), ("locked", vec![pause])]
+    {
         let scene = Scene::new().await;
         let made = Made { key: Some("data.k"), ..Made::default() };
         let chain = Chain::make(&scene.one, made).await;
@@ -376,11 +368,13 @@ async fn function_is_chosen_by_data_also_in_a_transaction_that_called_another() 
     let chain = Chain::make(&scene.one, Made::default()).await;
     scene
         .observer
-        .run(
+        .run(&format!(
             "CREATE TABLE moved (position bigint); CREATE SCHEMA new;
              CREATE FUNCTION new.apply(bigint[]) RETURNS void LANGUAGE plpgsql AS
-                 $$ BEGIN INSERT INTO public.moved SELECT unnest($1); END $$",
-        )
+                 $$ BEGIN INSERT INTO public.moved SELECT unnest($1); END $$;
+             {}",
+            one_event("new")
+        ))
         .await;
     scene.one.run("BEGIN").await;
     scene.one.append("a").await;

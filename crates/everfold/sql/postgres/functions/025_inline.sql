@@ -6,6 +6,9 @@
 --   3. announce and insert, as ever.
 --   4. apply_inline: apply, or record that it was not done.
 --
+-- An append of one event (030) does 2 in the statement of 1, and reads what 4 is to do in the
+-- statement that inserts: fewer statements, in the same order.
+--
 -- Generations whose key is not the stream come with a negative id, so that an append for which
 -- there are none need not ask for keys.
 --

@@ -21,7 +21,9 @@ DECLARE
     actual bigint;
     done boolean;
     inline integer[];
-    inline_applied bigint[];
+    recorded timestamptz;
+    applications pg_catalog.text[];
+    application pg_catalog.text;
 BEGIN
     IF the_stream IS NULL OR pg_catalog.octet_length(the_stream) OPERATOR(pg_catalog.<) 1
         OR pg_catalog.octet_length(the_stream) OPERATOR(pg_catalog.>) 512
@@ -36,7 +38,11 @@ BEGIN
     -- every projection that was registered before.
     SELECT (SELECT e.version FROM everfold.events e
              WHERE e.stream_id OPERATOR(pg_catalog.=) the_stream ORDER BY e.version DESC LIMIT 1),
-           ARRAY(SELECT CASE WHEN g.key_fields IS NULL THEN g.id ELSE OPERATOR(pg_catalog.-) g.id END
+           -- Their gates too, in the order of their ids: what they are is read with the insert.
+           ARRAY(SELECT CASE WHEN pg_catalog.pg_advisory_xact_lock_shared(
+                                 'everfold.generations'::pg_catalog.regclass::pg_catalog.oid::int, g.id) IS NULL
+                             THEN NULL
+                             WHEN g.key_fields IS NULL THEN g.id ELSE OPERATOR(pg_catalog.-) g.id END
                    FROM everfold.generations g
                   WHERE g.lifecycle OPERATOR(pg_catalog.=) 'inline'
                     AND g.status OPERATOR(pg_catalog.<>) ALL ('{kept,retired}'::pg_catalog.text[])
@@ -55,19 +61,43 @@ BEGIN
         RETURN;
     END IF;
 
-    IF pg_catalog.cardinality(inline) OPERATOR(pg_catalog.>) 0 AND everfold.enter_inline(inline) THEN
-        IF everfold.lock_inline_keys(inline, ARRAY[the_stream], ARRAY[$3], ARRAY[$4], ARRAY[$5], $8) IS NOT NULL THEN
-            PERFORM everfold.refuse_busy_key(the_stream);
-        END IF;
+    IF 0 OPERATOR(pg_catalog.>) ANY (inline)
+        AND everfold.lock_inline_keys(inline, ARRAY[the_stream], ARRAY[$3], ARRAY[$4], ARRAY[$5], $8) IS NOT NULL
+    THEN
+        PERFORM everfold.refuse_busy_key(the_stream);
     END IF;
 
     done := everfold.announce();
 
     append_event.version := actual OPERATOR(pg_catalog.+) 1;
-    INSERT INTO everfold.events (stream_id, version, type, schema_version, data, metadata, id)
-    VALUES (the_stream, append_event.version, $3, $7, $4, $5, new_id)
-    ON CONFLICT ON CONSTRAINT events_id_key DO NOTHING
-    RETURNING position INTO append_event.first_position;
+    IF inline OPERATOR(pg_catalog.=) '{}'::pg_catalog.int4[] THEN
+        INSERT INTO everfold.events (stream_id, version, type, schema_version, data, metadata, id)
+        VALUES (the_stream, append_event.version, $3, $7, $4, $5, new_id)
+        ON CONFLICT ON CONSTRAINT events_id_key DO NOTHING
+        RETURNING position INTO append_event.first_position;
+    ELSE
+        -- A later statement than the gates: its snapshot sees what the generations are now. The
+        -- same as everfold.apply_inline, for which this is the short path.
+        INSERT INTO everfold.events (stream_id, version, type, schema_version, data, metadata, id)
+        VALUES (the_stream, append_event.version, $3, $7, $4, $5, new_id)
+        ON CONFLICT ON CONSTRAINT events_id_key DO NOTHING
+        RETURNING position, recorded_at, ARRAY(
+            SELECT CASE WHEN g.kind OPERATOR(pg_catalog.=) 'sql' AND g.status OPERATOR(pg_catalog.=) 'active'
+                         AND g.on_error OPERATOR(pg_catalog.=) 'stop' AND NOT o.owes
+                   THEN pg_catalog.format('SELECT %I.apply_event($1, $2, $3, $4, $5, $6, $7, $8, $9)', g.home)
+                   ELSE pg_catalog.format('SELECT everfold.apply_inline_carefully(%s, ARRAY[$1], NULL, %L)',
+                            g.id, o.owes) END
+              FROM everfold.generations g
+             CROSS JOIN LATERAL (SELECT
+                 EXISTS (SELECT FROM everfold.skips s WHERE s.generation OPERATOR(pg_catalog.=) g.id)
+                 OR EXISTS (SELECT FROM everfold.dead_letters d WHERE d.generation OPERATOR(pg_catalog.=) g.id)
+                 AS owes) o
+             WHERE (g.id OPERATOR(pg_catalog.=) ANY (inline)
+                    OR (OPERATOR(pg_catalog.-) g.id) OPERATOR(pg_catalog.=) ANY (inline))
+               AND g.status OPERATOR(pg_catalog.<>) ALL ('{building,kept,retired}'::pg_catalog.text[])
+             ORDER BY g.id)
+          INTO append_event.first_position, recorded, applications;
+    END IF;
 
     IF NOT FOUND THEN
         SELECT r.first_position, r.last_position, r.version
@@ -77,7 +107,8 @@ BEGIN
     END IF;
     append_event.last_position := append_event.first_position;
 
-    IF pg_catalog.cardinality(inline) OPERATOR(pg_catalog.>) 0 THEN
-        inline_applied := everfold.apply_inline(inline, ARRAY[append_event.first_position], NULL);
-    END IF;
+    FOREACH application IN ARRAY coalesce(applications, '{}') LOOP
+        EXECUTE application USING append_event.first_position, the_stream, append_event.version, $3, $7,
+            $4, $5, new_id, recorded;
+    END LOOP;
 END $$;

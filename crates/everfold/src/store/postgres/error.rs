@@ -131,13 +131,19 @@ pub(super) fn refused_by_projection(database: &DbError) -> Option<Refusal> {
 fn projection_in_message(message: &str) -> Option<&str> {
     let quoted = |after: &str| message.strip_prefix(after)?.split_once('"').map(|(name, _)| name);
     let home = match message.strip_prefix("function ") {
-        Some(function) => function.split_once(".apply(")?.0,
+        Some(function) => home_of(function)?,
         None => match quoted("schema \"") {
             Some(schema) => schema,
             None => quoted("relation \"")?.split_once('.')?.0,
         },
     };
     projection_of_home(home.strip_prefix("everfold_")?)
+}
+
+/// Where a generation's own function lives.
+fn home_of(function: &str) -> Option<&str> {
+    let call = function.split_once(".apply(").or_else(|| function.split_once(".apply_event("));
+    Some(call?.0)
 }
 
 /// The name behind the number: `3_totals`.
@@ -150,8 +156,7 @@ fn projection_of_home(home: &str) -> Option<&str> {
 fn projection_in_context(context: &str) -> Option<&str> {
     context.lines().find_map(|line| {
         let (_, name) = line.split_once(" function everfold_")?;
-        let (home, _) = name.split_once(".apply(")?;
-        projection_of_home(home)
+        projection_of_home(home_of(name)?)
     })
 }
 

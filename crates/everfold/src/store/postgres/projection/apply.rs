@@ -115,7 +115,7 @@ fn place_in(database: &DbError) -> Option<(&str, u32)> {
 fn line_in(context: &str) -> Option<u32> {
     let ours = context.lines().find(|line| {
         line.starts_with("PL/pgSQL function everfold_")
-            && (line.contains(".apply(") || line.contains(".apply_range("))
+            && [".apply(", ".apply_event(", ".apply_range("].iter().any(|name| line.contains(name))
     })?;
     let number = ours.split_once(") line ")?.1;
     number.split(' ').next()?.parse().ok()
@@ -261,6 +261,8 @@ mod tests {
         assert_eq!(line_in(context), Some(12));
         let range = "PL/pgSQL function everfold_7_a.apply_range(bigint,bigint,integer) line 3 at SQL statement";
         assert_eq!(line_in(range), Some(3));
+        let one = "PL/pgSQL function everfold_7_a.apply_event(bigint,text,bigint) line 5 at SQL statement";
+        assert_eq!(line_in(one), Some(5));
         assert_eq!(line_in("PL/pgSQL function mine.apply(bigint[]) line 3 at RAISE"), None);
     }
 }

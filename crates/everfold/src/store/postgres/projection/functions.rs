@@ -18,6 +18,8 @@ pub(super) enum Events {
     Range,
     /// `$1` positions bigint[].
     Positions,
+    /// The columns of one event, in the order of [`COLUMNS`]: an append has them at hand.
+    One,
 }
 
 impl Events {
@@ -25,6 +27,7 @@ impl Events {
         match self {
             Events::Range => "bigint, bigint, integer",
             Events::Positions => "bigint[]",
+            Events::One => "bigint, text, bigint, text, integer, jsonb, jsonb, uuid, timestamptz",
         }
     }
 
@@ -32,6 +35,7 @@ impl Events {
         match self {
             Events::Range => "apply_range",
             Events::Positions => "apply",
+            Events::One => "apply_event",
         }
     }
 }
@@ -51,9 +55,9 @@ pub(super) fn create(
     // The rare types of a long range need another plan than the same types in a short one.
     let plans = match events {
         Events::Range => " SET plan_cache_mode = force_custom_plan",
-        // For a list of positions the server would make a plan in every call, which costs an append
-        // more than all the rest of an inline projection.
-        Events::Positions => " SET plan_cache_mode = force_generic_plan",
+        // For some values the server would make a plan in every call, which costs an append more
+        // than all the rest of an inline projection.
+        Events::Positions | Events::One => " SET plan_cache_mode = force_generic_plan",
     };
     format!(
         "CREATE FUNCTION {} RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER \
@@ -110,11 +114,20 @@ fn batch(definition: &Definition, upcasters: &[SqlUpcaster], events: Events) -> 
         Events::Range => {
             ("everfold.events e", vec!["e.position > $1 AND e.position <= $2".to_owned()])
         }
-        // OFFSET 0: found by their positions and by nothing else. A plan that is kept and that
-        // looks for the types too reads every event of them.
-        Events::Positions => {
-            ("(SELECT * FROM everfold.events WHERE position = ANY ($1) OFFSET 0) e", Vec::new())
-        }
+        // Each is looked up by its position: the only plan there is. A session keeps its plan, and
+        // one that it makes while the table is empty, or that looks for the types too, would read
+        // every event. They come in the order of the list, which rises.
+        Events::Positions => (
+            "unnest($1) AS p(at) CROSS JOIN LATERAL \
+             (SELECT * FROM everfold.events WHERE position = p.at LIMIT 1) e",
+            Vec::new(),
+        ),
+        Events::One => (
+            "(SELECT $1 AS position, $2 COLLATE \"C\" AS stream_id, $3 AS version, \
+             $4 COLLATE \"C\" AS type, $5 AS schema_version, $6 AS data, $7 AS metadata, $8 AS id, \
+             $9 AS recorded_at) e",
+            Vec::new(),
+        ),
     };
     if let Some(types) = &definition.event_types {
         conditions.push(format!("e.type = ANY ({})", literals(types.iter().map(String::as_str))));
@@ -123,8 +136,9 @@ fn batch(definition: &Definition, upcasters: &[SqlUpcaster], events: Events) -> 
     if conditions.is_empty() {
         conditions.push("true".to_owned());
     }
+    let order = if events == Events::Range { " ORDER BY position" } else { "" };
     let events = format!("SELECT {COLUMNS} FROM {from} WHERE {}", conditions.join(" AND "));
-    format!("{} ORDER BY position", upcast(events, upcasters))
+    format!("{}{order}", upcast(events, upcasters))
 }
 
 /// Which events are of the shard. One without a key is refused, whichever shard meets it; the job

@@ -139,7 +139,7 @@ impl Making<'_, '_> {
     ) -> Result<(), ProjectionError> {
         let definition = &self.projection.definition;
         let file = scripts.apply.file_in_project();
-        for events in [Events::Range, Events::Positions] {
+        for events in [Events::Range, Events::Positions, Events::One] {
             let mut made = Vec::new();
             for statement in statements {
                 let sql = functions::statement(definition, scripts, self.home, statement, events)
