@@ -1,7 +1,8 @@
 //! A folder with one store file, and this test binary as a process of its own.
 
+use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use everfold::sqlite::rusqlite::Connection;
 use everfold::{ExpectedVersion, NewEvent, Store, StoreOptions, StreamAppend};
@@ -86,4 +87,50 @@ pub(crate) fn child_of(binary: &Path, test: &str, file: &Path) -> Command {
 /// The file that a child works on; `None` when its test is run by hand.
 pub(crate) fn child_file() -> Option<PathBuf> {
     std::env::var_os(CHILD_FILE).map(PathBuf::from)
+}
+
+/// A child that is killed with its test.
+pub(crate) struct Tamed {
+    process: Child,
+    lines: Option<Lines<BufReader<ChildStdout>>>,
+}
+
+impl Tamed {
+    pub(crate) fn start(test: &str, file: &Path) -> Tamed {
+        let mut process = child(test, file).spawn().unwrap();
+        let lines = process.stdout.take().map(|output| BufReader::new(output).lines());
+        Tamed { process, lines }
+    }
+
+    /// Ends in its process number, as the names of workers do.
+    pub(crate) fn ending(&self) -> String {
+        format!(":{}", self.process.id())
+    }
+
+    /// Waits until it has said this so many times.
+    pub(crate) fn until_it_says(&mut self, wanted: &str, times: usize) {
+        let lines = self.lines.as_mut().unwrap().map(Result::unwrap);
+        // The name of its test may stand before it.
+        let said = lines.filter(|line| line.ends_with(wanted)).take(times).count();
+        assert_eq!(said, times, "the child did not say {wanted:?}");
+    }
+
+    /// Sends a signal, such as `STOP`.
+    pub(crate) fn signal(&self, signal: &str) {
+        let (signal, id) = (format!("-{signal}"), self.process.id().to_string());
+        assert!(Command::new("kill").args([signal, id]).status().unwrap().success());
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Tamed {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
 }

@@ -12,9 +12,9 @@ use everfold_testkit::eventually;
 use crate::chains::{ACCOUNTS, STREAMS, chains, events, fill, folded, shown, stream};
 use crate::fixture::{Place, child, child_file, url};
 
-const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-fn quick() -> RunnerOptions {
+pub(crate) fn quick() -> RunnerOptions {
     let mut options = RunnerOptions::default();
     options.lease_ttl = Duration::from_millis(900);
     options.heartbeat = Duration::from_millis(200);
@@ -22,7 +22,7 @@ fn quick() -> RunnerOptions {
     options
 }
 
-async fn run(store: &Store, projection: Projection) -> RunnerHandle {
+pub(crate) async fn run(store: &Store, projection: Projection) -> RunnerHandle {
     Runner::new(store).projection(projection).options(quick()).start().await.unwrap()
 }
 
@@ -65,7 +65,7 @@ async fn child_appends() {
 }
 
 /// How far all shards have come together.
-async fn progress(store: &Store) -> u64 {
+pub(crate) async fn progress(store: &Store) -> u64 {
     let status = store.projection("chains").await.unwrap();
     status.shards.iter().map(|shard| shard.position.0).sum()
 }
