@@ -34,7 +34,8 @@ pub(super) struct Worker {
     by_task: HashMap<Id, ShardId>,
     /// Rung for a generation that owes something.
     owing: HashMap<i32, Arc<Notify>>,
-    pruned: Instant,
+    /// When old rows of the logs were deleted last, by this worker.
+    pruned: Option<Instant>,
 }
 
 /// A shard's task.
@@ -54,7 +55,7 @@ impl Worker {
             shards: JoinSet::new(),
             by_task: HashMap::new(),
             owing: HashMap::new(),
-            pruned: Instant::now(),
+            pruned: None,
         }
     }
 
@@ -138,9 +139,10 @@ impl Worker {
         if !carries.is_empty() {
             self.retry_wanted(carries).await?;
         }
-        if self.pruned.elapsed() >= PRUNE_EVERY {
-            self.pruned = Instant::now();
-            backend.prune(context.options.log_retention).await?;
+        // At once the first time: a runner that a scheduler starts does not live for long.
+        if self.pruned.is_none_or(|pruned| pruned.elapsed() >= PRUNE_EVERY) {
+            self.pruned = Some(Instant::now());
+            self.prune();
         }
         Ok(())
     }
@@ -171,6 +173,17 @@ impl Worker {
             }
         }
         Ok(leases.into_iter().filter(|lease| !failed.contains(&lease.shard.generation)).collect())
+    }
+
+    /// Deletes old rows of the logs, without keeping signs of life waiting.
+    fn prune(&self) {
+        let context = Arc::clone(&self.context);
+        tokio::spawn(async move {
+            let pruned = context.store.backend().prune(context.options.log_retention).await;
+            if let Err(error) = pruned {
+                tracing::warn!(%error, "old rows of the run log could not be deleted");
+            }
+        });
     }
 
     fn runnable_of(&self, generation: Generation) -> Option<(i32, Runnable)> {

@@ -24,6 +24,7 @@ mod limits;
 mod model;
 mod open;
 mod out_of_step;
+mod pausing;
 mod places;
 mod read;
 mod refused;
