@@ -97,7 +97,8 @@ impl Store {
         match self.backend().reach(namespace, name.to_owned(), position).await {
             Ok(Some(reach)) => Ok(reach),
             Ok(None) => {
-                let all = self.backend().generations().await?;
+                // Names to suggest, for those who may see them.
+                let all = self.backend().generations().await.unwrap_or_default();
                 let here = all.iter().filter(|g| g.namespace == self.options().namespace);
                 Err(unknown(name, here.map(|generation| generation.name.as_str())))
             }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use everfold::{Projection, ProjectionError, Runner, Store};
+use everfold::{GenerationStatus, Projection, ProjectionError, Runner, Store, StoreErrorKind};
 use everfold_testkit::eventually;
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
@@ -244,4 +244,96 @@ async fn failing_statement_is_told_by_file_and_line() {
     let reason = reason().await;
     assert!(reason.contains("apply:6: division by zero"), "{reason}");
     runner.stop().await;
+}
+
+/// A projection of the same events that runs behind.
+fn later() -> Projection {
+    Projection::sql("later", 1)
+        .create("CREATE TABLE read_model.later (position BIGINT PRIMARY KEY)")
+        .apply("INSERT INTO read_model.later SELECT position FROM batch")
+        .build()
+        .unwrap()
+}
+
+/// Whether an error says that a right is missing, and which role has it.
+fn needs_admin(error: &ProjectionError) -> bool {
+    matches!(error, ProjectionError::Store(error) if error.kind() == StoreErrorKind::Privilege)
+        && error.to_string().contains("everfold_admin")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writer_and_reader_wait_with_the_rights_of_their_roles_alone() {
+    let fixture = Fixture::postgres().await;
+    let owner = fixture.store().await;
+    owner.register(totals().inline().build().unwrap()).await.unwrap();
+    owner.register(later()).await.unwrap();
+    let mut database = fixture.into_database();
+    for role in ["everfold_writer", "everfold_events_reader"] {
+        let (login, url) = Login::of(database, role).await;
+        let store = Store::open(&url).await.unwrap();
+        let appender = if role == "everfold_writer" { &store } else { &owner };
+        let position = append(appender, "a", counted([1])).await.last_position;
+        assert_eq!(store.last_position().await.unwrap(), position, "{role}");
+        store.wait_for("totals", position, LIMIT).await.unwrap();
+        let error = store.wait_for("later", position, Duration::from_millis(20)).await.unwrap_err();
+        assert!(matches!(error, ProjectionError::NotReached { .. }), "{role}: {error:?}");
+        let waiting = {
+            let store = store.clone();
+            tokio::spawn(async move { store.wait_for("later", position, LIMIT).await })
+        };
+        Runner::new(&owner).projection(later()).run_once().await.unwrap();
+        waiting.await.unwrap().unwrap();
+        let error = store.wait_for("nobody", position, LIMIT).await.unwrap_err();
+        assert!(matches!(error, ProjectionError::Unknown { .. }), "{role}: {error:?}");
+
+        let client = connect(&url).await;
+        assert!(reached(&client, position.0 as i64, 0).await, "{role}");
+        let sql = "SELECT count(*) FROM everfold.projection_status() WHERE status = 'active'";
+        assert_eq!(client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0), 2, "{role}");
+        // Whatever changes a projection, or shows what went wrong with its events, is not theirs.
+        for outcome in [
+            store.pause("later").await.err(),
+            Runner::new(&store).projection(later()).run_once().await.err(),
+        ] {
+            let error = outcome.unwrap_or_else(|| panic!("{role} may not do this"));
+            assert!(needs_admin(&error), "{role}: {error:?}");
+        }
+        drop(client);
+        store.close().await;
+        drop(store);
+        database = login.drop_role().await;
+    }
+    assert_eq!(owner.projection("later").await.unwrap().status, GenerationStatus::Active);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn admin_sees_status_and_health_and_pauses_what_the_owner_registered() {
+    let fixture = Fixture::postgres().await;
+    let owner = fixture.store().await;
+    owner.register(totals().inline().build().unwrap()).await.unwrap();
+    owner.register(later()).await.unwrap();
+    append(&owner, "a", counted([1, 2])).await;
+    let (login, url) = Login::new(fixture, "everfold_admin").await;
+    let store = Store::open(&url).await.unwrap();
+    Runner::new(&store).projection(later()).run_once().await.unwrap();
+    assert_eq!(store.projections().await.unwrap().len(), 2);
+    assert_eq!(store.projection("later").await.unwrap().lag_events, 0);
+    assert!(store.health(&Default::default()).await.unwrap().is_empty());
+    for name in ["totals", "later"] {
+        store.pause(name).await.unwrap();
+        assert_eq!(owner.projection(name).await.unwrap().status, GenerationStatus::Paused);
+    }
+    // An event that is owed while it is paused, and drained by the admin's runner.
+    append(&store, "a", counted([3])).await;
+    assert_eq!(store.projection("totals").await.unwrap().open_skips, 1);
+    for name in ["totals", "later"] {
+        store.resume(name).await.unwrap();
+    }
+    let runner = Runner::new(&store).projection(totals().inline().build().unwrap());
+    runner.run_once().await.unwrap();
+    let status = store.projection("totals").await.unwrap();
+    assert_eq!((status.open_skips, status.status), (0, GenerationStatus::Active));
+    store.close().await;
+    drop(store);
+    login.drop_role().await;
 }
