@@ -4,6 +4,7 @@ mod failures;
 mod input;
 mod many;
 mod operators;
+mod stopping;
 
 use std::time::Duration;
 
