@@ -30,6 +30,7 @@ mod racing_appends;
 mod registration;
 mod rolling_migration;
 mod runner_sessions;
+mod rust_workers_killed;
 mod savepoints;
 mod server_crash;
 mod server_goes_away;

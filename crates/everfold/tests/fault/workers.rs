@@ -85,7 +85,7 @@ pub(crate) async fn open_worker(url: &str) -> Store {
     Store::open_with(url, few_connections()).await.expect("the store opens")
 }
 
-fn few_connections() -> StoreOptions {
+pub(crate) fn few_connections() -> StoreOptions {
     let mut options = StoreOptions::default();
     options.pooler = Pooler::Direct;
     options.pool_size = 2;
