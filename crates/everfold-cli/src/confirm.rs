@@ -14,6 +14,7 @@ pub(crate) fn confirm(global: &Global, question: &str) -> anyhow::Result<bool> {
         return Ok(true);
     }
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        let question = question.lines().last().unwrap_or(question);
         let message = format!("{question} nobody is there to ask: run it with --yes if so");
         return Err(Usage(message).into());
     }

@@ -18,6 +18,11 @@ impl Table {
         Table { rows: vec![Row { cells, below: Vec::new() }] }
     }
 
+    /// For rows that go on with a table that was shown before.
+    pub(crate) fn without_header() -> Table {
+        Table { rows: Vec::new() }
+    }
+
     pub(crate) fn row(&mut self, cells: Vec<String>, below: Vec<String>) {
         self.rows.push(Row { cells, below });
     }

@@ -39,9 +39,9 @@ pub use options::{Durability, Limits, Pooler, StoreOptions};
 pub use position::{Position, Version};
 pub use projection::{
     DeadLetter, DocumentProjection, Documents, GenerationStatus, HandlerBatch, HandlerBody,
-    HandlerError, HealthOptions, HealthProblem, Lifecycle, OnError, Projection, ProjectionBuilder,
-    ProjectionKind, ProjectionMessage, ProjectionSettings, ProjectionStatus, Registered, Retried,
-    ShardStatus, Skip, SqlBody, Trend,
+    HandlerError, HealthOptions, HealthProblem, Lifecycle, MessageQuery, OnError, Projection,
+    ProjectionBuilder, ProjectionKind, ProjectionMessage, ProjectionSettings, ProjectionStatus,
+    Registered, Retried, ShardStatus, Skip, SqlBody, Trend,
 };
 pub use read::{
     Document, DocumentStream, EventStream, ReadAll, ReadDocuments, ReadStream, Typed,

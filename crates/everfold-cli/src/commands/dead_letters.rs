@@ -1,5 +1,6 @@
 //! `everfold dead-letters`.
 
+use anyhow::bail;
 use clap::{Args, Subcommand};
 use everfold::{DeadLetter, Position, Retried, Store};
 use serde::Serialize;
@@ -10,6 +11,9 @@ use crate::confirm::confirm;
 use crate::failure::Outcome;
 use crate::output::{Output, shown};
 use crate::table::Table;
+
+/// A list as long as this may have been cut.
+const LISTED_MAX: usize = 10_000;
 
 /// Look at events that could not be applied, and treat them
 #[derive(Debug, Subcommand)]
@@ -197,7 +201,11 @@ impl Treated {
             (Some(error), Some(failed_at), _) => {
                 format!("{position}: {failed_at} behind it failed: {}", shown(error))
             }
-            (_, _, Some(events)) => format!("{position}: {outcome}, {}", count(events, "event")),
+            // A discarded event is not among those that were applied.
+            (_, _, Some(events)) => {
+                let behind = events - u64::from(*outcome == "applied" && events > 0);
+                format!("{position}: {outcome}, and {} behind it applied", count(behind, "event"))
+            }
             _ => format!("{position}: a runner that has the projection's code will try it"),
         }
     }
@@ -225,9 +233,42 @@ impl Retry {
 }
 
 impl Discard {
+    /// What is to be confirmed. What cannot be discarded is told instead, before anybody is asked.
+    fn question(&self, letters: &[DeadLetter]) -> anyhow::Result<String> {
+        let mut parts = Vec::new();
+        for position in self.positions.iter().copied().map(Position) {
+            let Some(letter) = letters.iter().find(|letter| letter.position == position) else {
+                if letters.len() >= LISTED_MAX {
+                    // It may be behind the end of the list.
+                    parts.push(format!("  {position}"));
+                    continue;
+                }
+                bail!(
+                    "projection \"{name}\" has no dead letter at position {position}; \
+                     `everfold dead-letters list {name}` lists those there are",
+                    name = self.name
+                );
+            };
+            if let Some(behind) = letter.behind {
+                bail!(
+                    "the event at position {position} waits behind the dead letter at {behind}, and \
+                     is applied when that one is retried or discarded"
+                );
+            }
+            let held = letters.iter().filter(|letter| letter.behind == Some(position)).count();
+            parts.push(format!(
+                "  {position}  {}  stream {}  {} behind it",
+                shown(&letter.event_type),
+                shown(letter.stream_id.as_str()),
+                count(held as u64, "event")
+            ));
+        }
+        let events = count(parts.len() as u64, "event");
+        Ok(format!("{}\nGive up {events} of {} for good?", parts.join("\n"), self.name))
+    }
+
     async fn run(self, global: &Global, store: &Store) -> anyhow::Result<Outcome> {
-        let events = count(self.positions.len() as u64, "event");
-        let question = format!("Give up {events} of {} for good?", self.name);
+        let question = self.question(&store.dead_letters(&self.name).await?)?;
         if !confirm(global, &question)? {
             eprintln!("nothing was done");
             return Ok(Outcome::Done);

@@ -10,6 +10,7 @@ mod export;
 mod health;
 mod import;
 mod init;
+mod messages;
 mod pause;
 mod resume;
 mod run;
@@ -43,6 +44,7 @@ pub(crate) enum Command {
     DeadLetters(dead_letters::DeadLetters),
     #[command(subcommand)]
     Skips(skips::Skips),
+    Messages(messages::Messages),
     Doctor(doctor::Doctor),
     Demo(demo::Demo),
     Completions(completions::Completions),
@@ -65,6 +67,7 @@ impl Command {
             Command::Resume(command) => command.run(global).await,
             Command::DeadLetters(command) => command.run(global).await,
             Command::Skips(command) => command.run(global).await,
+            Command::Messages(command) => command.run(global).await,
             Command::Doctor(command) => command.run(global).await,
             Command::Demo(command) => command.run(global).await,
             Command::Completions(command) => command.run(),

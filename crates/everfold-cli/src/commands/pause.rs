@@ -35,12 +35,25 @@ struct Paused {
 impl Pause {
     pub(crate) async fn run(self, global: &Global) -> anyhow::Result<Outcome> {
         let store = global.target()?.open_existing().await?;
-        for name in &self.names {
-            store.pause(name).await?;
+        let (mut paused, mut refused) = (Vec::new(), None);
+        for name in self.names {
+            match store.pause(&name).await {
+                Ok(()) => paused.push(name),
+                Err(error) => {
+                    refused = Some(error);
+                    break;
+                }
+            }
         }
         store.close().await;
-        output::print(&Paused { paused: self.names }, self.json)?;
-        Ok(Outcome::Done)
+        // What was done is done, also where the next name was refused.
+        if refused.is_none() || !paused.is_empty() {
+            output::print(&Paused { paused }, self.json)?;
+        }
+        match refused {
+            Some(error) => Err(error.into()),
+            None => Ok(Outcome::Done),
+        }
     }
 }
 

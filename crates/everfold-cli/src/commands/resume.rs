@@ -35,12 +35,25 @@ struct Resumed {
 impl Resume {
     pub(crate) async fn run(self, global: &Global) -> anyhow::Result<Outcome> {
         let store = global.target()?.open_existing().await?;
-        for name in &self.names {
-            store.resume(name).await?;
+        let (mut resumed, mut refused) = (Vec::new(), None);
+        for name in self.names {
+            match store.resume(&name).await {
+                Ok(()) => resumed.push(name),
+                Err(error) => {
+                    refused = Some(error);
+                    break;
+                }
+            }
         }
         store.close().await;
-        output::print(&Resumed { resumed: self.names }, self.json)?;
-        Ok(Outcome::Done)
+        // What was done is done, also where the next name was refused.
+        if refused.is_none() || !resumed.is_empty() {
+            output::print(&Resumed { resumed }, self.json)?;
+        }
+        match refused {
+            Some(error) => Err(error.into()),
+            None => Ok(Outcome::Done),
+        }
     }
 }
 

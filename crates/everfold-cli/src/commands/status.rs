@@ -211,7 +211,11 @@ fn below(status: &ProjectionStatus) -> Vec<String> {
         ));
     }
     for shard in &status.shards {
-        if let Some(failure) = &shard.failure {
+        // The reason of one that has failed is the failure of a shard, with what to do.
+        let told = |failure: &String| {
+            status.reason.as_ref().is_some_and(|reason| reason.contains(failure.as_str()))
+        };
+        if let Some(failure) = shard.failure.as_ref().filter(|failure| !told(failure)) {
             let (number, tries) = (shard.shard, count(shard.attempts.into(), "try"));
             lines.push(format!("shard {number} failed, {tries}: {}", shown(failure)));
         }

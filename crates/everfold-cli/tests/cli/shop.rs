@@ -69,14 +69,14 @@ impl Shop {
         self.projection(name, toml, &create, &apply);
     }
 
-    fn arguments<'a>(&self, url: &'a str, arguments: &[&'a str]) -> Vec<&'a str> {
+    pub(crate) fn arguments<'a>(&self, url: &'a str, arguments: &[&'a str]) -> Vec<&'a str> {
         match &self.database {
             Some(_) => [arguments, &["--url", url]].concat(),
             None => arguments.to_vec(),
         }
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         self.database.as_ref().map(TestDatabase::url).unwrap_or_default()
     }
 
@@ -144,6 +144,33 @@ impl Shop {
         };
         rows.sort();
         rows
+    }
+
+    /// Takes in one event that was recorded a while ago.
+    pub(crate) fn number_of_long_ago(&self, stream: &str, number: Option<i64>, ago: Duration) {
+        let ago = jiff::SignedDuration::try_from(ago).unwrap();
+        let recorded_at = (jiff::Timestamp::now() - ago).to_string();
+        let data = match number {
+            Some(number) => serde_json::json!({ "n": number }),
+            None => serde_json::json!({}),
+        };
+        let line = serde_json::json!({
+            "stream_id": stream, "type": "Counted", "data": data, "recorded_at": recorded_at,
+        });
+        let name = format!("{stream}-of-long-ago");
+        self.folder.write(&name, &line.to_string());
+        self.run(&["import", &name]).exits(0);
+    }
+
+    /// Runs a statement beside the store, with `everfold.` before the names of tables.
+    pub(crate) async fn execute(&self, sql: &str) {
+        match &self.database {
+            Some(database) => database.connect().await.batch_execute(sql).await.unwrap(),
+            None => {
+                let sql = sql.replace("everfold.", "everfold_");
+                self.folder.connect().execute_batch(&sql).unwrap();
+            }
+        }
     }
 
     /// A projection in `status --json`.

@@ -1,5 +1,7 @@
 //! What differs between the definition that was registered and the one at hand, in words.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 /// The parts that differ, by the names that people know them by.
@@ -25,6 +27,28 @@ pub(crate) fn between(registered: &Value, now: &Value) -> String {
     }
 }
 
+/// What became of the settings, in words: `on_error is skip, was stop`.
+pub(crate) fn between_settings(before: &Value, now: &Value) -> String {
+    let names = now.as_object().into_iter().flat_map(|settings| settings.keys());
+    let changed = names.filter(|name| before[*name] != now[*name]);
+    let told = changed
+        .map(|name| format!("{name} is {}, was {}", setting(&now[name]), setting(&before[name])));
+    told.collect::<Vec<_>>().join("; ")
+}
+
+/// A setting as people write it.
+fn setting(value: &Value) -> String {
+    match value {
+        Value::Null => "not set".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Object(_) => match serde_json::from_value::<Duration>(value.clone()) {
+            Ok(duration) => format!("{duration:?}"),
+            Err(_) => value.to_string(),
+        },
+        other => other.to_string(),
+    }
+}
+
 fn in_bodies(registered: &Value, now: &Value) -> Vec<&'static str> {
     let named = [
         ("create", "create.sql"),
@@ -40,6 +64,19 @@ fn in_bodies(registered: &Value, now: &Value) -> Vec<&'static str> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn changed_settings_are_told_as_people_write_them() {
+        let before = json!({ "on_error": "stop", "lag_fail": null, "retries": 3 });
+        let lag = Duration::from_secs(90);
+        let now = json!({ "on_error": "skip", "lag_fail": lag, "retries": 3 });
+        let told = between_settings(&before, &now);
+        assert_eq!(told, "lag_fail is 90s, was not set; on_error is skip, was stop");
+        assert_eq!(
+            between_settings(&json!({}), &json!({ "retries": 1 })),
+            "retries is 1, was not set"
+        );
+    }
 
     #[test]
     fn differences_are_named_as_people_know_them() {

@@ -153,6 +153,8 @@ pub(crate) struct SkipInfo {
 /// A row of `system_messages`, as read.
 #[derive(Debug, Clone)]
 pub(crate) struct MessageInfo {
+    pub(crate) id: i64,
+    pub(crate) generation: i32,
     pub(crate) recorded_at: Timestamp,
     pub(crate) kind: String,
     pub(crate) position: Option<Position>,

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::definition::Lifecycle;
 use super::generation::GenerationStatus;
-use super::status::{ProjectionStatus, Trend};
+use super::status::{ProjectionStatus, Trend, counted};
 use crate::diagnosis::{Finding, MarkHolder, Severity};
 use crate::error::ProjectionError;
 use crate::store::Store;
@@ -42,7 +42,8 @@ impl Default for HealthOptions {
 pub struct HealthProblem {
     /// The projection; `None` if it is the store.
     pub projection: Option<String>,
-    /// What, in one word: `failed`, `lag`, `stalled`, `dead-letters`, `skips`, `mark`.
+    /// What, in one word: `failed`, `paused`, `building`, `lag`, `stalled`, `dead-letters`, `skips`,
+    /// `mark`.
     pub check: &'static str,
     /// Whether it fails or only warns.
     pub severity: Severity,
@@ -137,6 +138,11 @@ fn check_projection(
             status.reason.as_deref().unwrap_or("its checkpoint is past the end of the log");
         add("checkpoint", Severity::Problem, reason.to_owned());
     }
+    if status.status == GenerationStatus::Paused {
+        let reason = status.reason.as_deref().unwrap_or("it is paused");
+        let message = format!("{reason}; `everfold resume {}` goes on with it", status.name);
+        add("paused", Severity::Warning, message);
+    }
     let waits_for_backfill =
         status.status == GenerationStatus::Building && status.lifecycle == Lifecycle::Inline;
     if waits_for_backfill {
@@ -144,8 +150,8 @@ fn check_projection(
         add("building", Severity::Warning, format!("it cannot be read yet: {reason}"));
         return;
     }
-    let events = if status.lag_events == 1 { "event" } else { "events" };
-    let lag = format!("{:.0} s and {} {events} behind", status.lag_seconds, status.lag_events);
+    let lag = counted(status.lag_events, "event");
+    let lag = format!("{:.0} s and {lag} behind", status.lag_seconds);
     if status.lag_fail_seconds.is_some_and(|max| status.lag_seconds > max) {
         add("lag", Severity::Problem, format!("{lag}, more than lag_fail allows"));
     } else if status.lag_warn_seconds.is_some_and(|max| status.lag_seconds > max) {
@@ -156,19 +162,26 @@ fn check_projection(
     }
     let old = |age: Option<f64>, max: Duration| age.filter(|age| *age > max.as_secs_f64());
     if let Some(age) = old(status.oldest_dead_letter_seconds, options.dead_letter_age) {
-        let count = status.dead_letters;
         let message = format!(
-            "{count} dead letters, the oldest for {age:.0} s; `everfold dead-letters list {}` shows \
-             them, retry or discard them",
-            status.name
+            "{}, the oldest for {age:.0} s, and {} behind; look at `everfold dead-letters list {name}`, \
+             then retry or discard",
+            counted(status.dead_letters, "dead letter"),
+            counted(status.held_events, "event"),
+            name = status.name
         );
         add("dead-letters", Severity::Problem, message);
     }
     if let Some(age) = old(status.oldest_skip_seconds, options.skip_age) {
-        let count = status.open_skips;
+        let verb = if status.open_skips == 1 { "is" } else { "are" };
+        let advice = match status.status {
+            GenerationStatus::Paused | GenerationStatus::Failed => {
+                format!("it is {}: `everfold resume {}`", status.status, status.name)
+            }
+            _ => "start a runner that carries this projection (`everfold run`)".to_owned(),
+        };
         let message = format!(
-            "{count} events are owed, the oldest for {age:.0} s; start a runner that carries this \
-             projection (`everfold run`), or resume it"
+            "{} {verb} owed, the oldest for {age:.0} s; {advice}",
+            counted(status.open_skips, "event")
         );
         add("skips", Severity::Problem, message);
     }

@@ -1,4 +1,4 @@
-//! Dead letters, skips and system messages, as operators see and treat them.
+//! Dead letters and skips, as operators see and treat them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,16 +6,17 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::generation::{DeadLetterInfo, Generation, MessageInfo, SkipInfo};
+use super::generation::{DeadLetterInfo, Generation, SkipInfo};
 use super::job::{HANDLER_TIMEOUT, Job, JobOutcome, RETRY_EVENTS, Task};
+use super::operator::operator;
 use super::projector::{ApplyError, Projector};
-use super::registry::operator;
+
 use crate::error::ProjectionError;
 use crate::store::{Store, jitter};
 use crate::{Position, StreamId};
 
 /// Most rows that one list returns.
-const LIST_MAX: usize = 10_000;
+pub(super) const LIST_MAX: usize = 10_000;
 /// How often a treatment is tried while somebody else is in the way.
 const TRIES_MAX: u32 = 8;
 /// First pause between two tries; it doubles.
@@ -59,24 +60,6 @@ pub struct Skip {
     pub reason: String,
     /// When.
     pub skipped_at: Timestamp,
-}
-
-/// Something that happened to a projection.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct ProjectionMessage {
-    /// When.
-    pub recorded_at: Timestamp,
-    /// What, in one word: `registered`, `status`, `failure`, `dead-letter`, `skip-settled` …
-    pub kind: String,
-    /// The event it is about.
-    pub position: Option<Position>,
-    /// The key it is about.
-    pub key: Option<String>,
-    /// Who did it: a worker, an operator, or `append`.
-    pub actor: String,
-    /// In words.
-    pub message: String,
 }
 
 /// What became of a dead letter that was to be tried again.
@@ -125,27 +108,6 @@ impl Store {
             skipped_at: row.skipped_at,
         };
         Ok(rows.into_iter().map(skip).collect())
-    }
-
-    /// What happened to a projection, the newest first; at most 10,000.
-    ///
-    /// # Errors
-    /// [`ProjectionError::Unknown`] if there is no such projection.
-    pub async fn system_messages(
-        &self,
-        name: &str,
-    ) -> Result<Vec<ProjectionMessage>, ProjectionError> {
-        let generations = self.generations_of(name).await?.iter().map(|g| g.id).collect();
-        let rows = self.backend().list_messages(generations, LIST_MAX).await?;
-        let message = |row: MessageInfo| ProjectionMessage {
-            recorded_at: row.recorded_at,
-            kind: row.kind,
-            position: row.position,
-            key: row.key,
-            actor: row.actor,
-            message: row.message,
-        };
-        Ok(rows.into_iter().map(message).collect())
     }
 
     /// Tries a dead letter again, then the events that wait behind it, in their order.

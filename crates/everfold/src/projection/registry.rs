@@ -9,6 +9,7 @@ use super::Projection;
 use super::definition::{Lifecycle, ProjectionKind};
 use super::fresh::{Given, keep_fresh};
 use super::generation::{Generation, GenerationStatus};
+use super::operator::operator;
 use super::projector::Projector;
 use crate::Position;
 use crate::error::ProjectionError;
@@ -270,18 +271,6 @@ pub(crate) fn built_beside(name: &str, version: u32, newest: u32) -> String {
          (`everfold rebuild {name}`) comes with a later version of everfold; today, register it under \
          another name as catch-up"
     )
-}
-
-/// Who does something by hand: user and machine, as far as they are known.
-pub(crate) fn operator() -> String {
-    let named = |names: &[&str]| names.iter().find_map(|name| std::env::var(name).ok());
-    let user = named(&["USER", "USERNAME"]).unwrap_or_else(|| "somebody".to_owned());
-    let host = named(&["HOSTNAME", "COMPUTERNAME"]);
-    let host = host.or_else(|| std::fs::read_to_string("/etc/hostname").ok());
-    match host.as_deref().map(str::trim).filter(|host| !host.is_empty()) {
-        Some(host) => format!("{user}@{host}"),
-        None => user,
-    }
 }
 
 /// The error for a name nobody knows, with the name that is most like it.

@@ -214,6 +214,14 @@ impl ShardStatus {
     }
 }
 
+/// `1 event`, `2 events`.
+pub(super) fn counted(number: u64, what: &str) -> String {
+    match number {
+        1 => format!("1 {what}"),
+        _ => format!("{number} {what}s"),
+    }
+}
+
 /// A lag shorter than this is what a projection that keeps up has.
 const STEADY_SECONDS: f64 = 1.0;
 

@@ -118,6 +118,7 @@ fn reason(reach: &Reach, position: Position) -> String {
     let mut said = match owed {
         _ if *at < position => format!("it is {status} at position {at}"),
         0 => format!("it is {status}"),
+        1 => format!("it is {status}; 1 event at or below that is owed or put aside"),
         owed => format!("it is {status}; {owed} events at or below that are owed or put aside"),
     };
     if let Some(reason) = reason {

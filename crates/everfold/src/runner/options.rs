@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::ProjectionError;
 use crate::projection::job::HANDLER_TIMEOUT;
-use crate::projection::registry::operator;
+use crate::projection::operator::operator;
 
 /// How a runner works. `RunnerOptions::default()` is meant to be right for most.
 #[derive(Debug, Clone, PartialEq, Eq)]

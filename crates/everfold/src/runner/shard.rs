@@ -339,6 +339,7 @@ impl Shard {
         tracing::warn!(
             projection = generation.name,
             shard = self.lease.shard.shard,
+            after = self.position.0,
             attempt = self.refused,
             error = message,
             "events could not be applied"

@@ -175,13 +175,15 @@ pub(crate) trait ProjectionBackend: Send + Sync {
         let _ = (generation, max);
         missing()
     }
-    /// System messages of these generations, the newest first, at most `max`.
+    /// System messages of these generations and, if they are given, kinds, the newest first, at most
+    /// `max`.
     fn list_messages(
         &self,
         generations: Vec<i32>,
+        kinds: Option<Vec<String>>,
         max: usize,
     ) -> BoxFuture<'_, Result<Vec<MessageInfo>, StoreError>> {
-        let _ = (generations, max);
+        let _ = (generations, kinds, max);
         missing()
     }
     /// Asks the runner that carries the generation to try a dead letter again (`None`: all of

@@ -9,7 +9,8 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::Args;
 use everfold::{
-    GenerationStatus, Projection, ProjectionError, Runner, RunnerHandle, RunnerOptions, Store,
+    GenerationStatus, Projection, ProjectionError, Registered, Runner, RunnerHandle, RunnerOptions,
+    Store,
 };
 
 use crate::cli::Global;
@@ -81,10 +82,10 @@ impl Run {
         let (mut wanted, others): (Vec<_>, Vec<_>) =
             projections.into_iter().partition(|projection| chosen(projection.name()));
         let unknown = self.only.iter().find(|only| wanted.iter().all(|p| p.name() != **only));
-        let mut refused = 0;
+        let (mut refused, mut registered) = (0, Vec::new());
         if unknown.is_none() {
             let all = wanted.len();
-            wanted = register_all(store, wanted).await?;
+            (wanted, registered) = register_all(store, wanted).await?;
             refused = all - wanted.len();
         }
         let names = wanted.iter().map(|projection| projection.name().to_owned()).collect();
@@ -95,7 +96,11 @@ impl Run {
         let given = wanted.into_iter().chain(others.into_iter().filter(|_| unknown.is_some()));
         let runner = runner.projections(given).start().await?;
         eprintln!("running as {}", runner.worker_name());
-        Ok((runner, Reporter::new(names, refused)))
+        let mut reporter = Reporter::new(names, refused);
+        for Registered { name, version, status, .. } in &registered {
+            reporter.know(name, *version, *status);
+        }
+        Ok((runner, reporter))
     }
 
     async fn until_end(
@@ -159,17 +164,20 @@ fn load(project: &Path) -> anyhow::Result<Vec<Projection>> {
 async fn register_all(
     store: &Store,
     projections: Vec<Projection>,
-) -> anyhow::Result<Vec<Projection>> {
-    let (mut registered, mut refused) = (Vec::new(), Vec::new());
+) -> anyhow::Result<(Vec<Projection>, Vec<Registered>)> {
+    let (mut accepted, mut registered, mut refused) = (Vec::new(), Vec::new(), Vec::new());
     for projection in projections {
         match register(store, &projection).await {
-            Ok(()) => registered.push(projection),
+            Ok(found) => {
+                accepted.push(projection);
+                registered.push(found);
+            }
             // The store itself, which says the same of all.
             Err(error @ ProjectionError::Store(_)) => return Err(error.into()),
             Err(error) => refused.push(error),
         }
     }
-    if registered.is_empty()
+    if accepted.is_empty()
         && let Some(last) = refused.pop()
     {
         for error in &refused {
@@ -180,11 +188,11 @@ async fn register_all(
     for error in &refused {
         eprintln!("error: not run, the others are: {}", shown(&error.to_string()));
     }
-    Ok(registered)
+    Ok((accepted, registered))
 }
 
 /// Registers a projection, and says what needs saying.
-async fn register(store: &Store, projection: &Projection) -> Result<(), ProjectionError> {
+async fn register(store: &Store, projection: &Projection) -> Result<Registered, ProjectionError> {
     let registered = store.register(projection.clone()).await?;
     let (name, version) = (&registered.name, registered.version);
     let lifecycle = projection.lifecycle();
@@ -195,5 +203,5 @@ async fn register(store: &Store, projection: &Projection) -> Result<(), Projecti
         let reason = registered.reason.as_deref().unwrap_or("no reason was given");
         eprintln!("{name} version {version} is {}: {}", registered.status, shown(reason));
     }
-    Ok(())
+    Ok(registered)
 }

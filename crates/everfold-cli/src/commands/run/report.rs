@@ -40,6 +40,11 @@ impl Reporter {
         Reporter { names, refused, refusal: None, looked: None, told: HashMap::new() }
     }
 
+    /// What was told when a projection was registered.
+    pub(super) fn know(&mut self, name: &str, version: u32, status: GenerationStatus) {
+        self.told(name, version).status = status;
+    }
+
     /// Whether it is time to look at the projections again.
     pub(super) fn is_due(&self) -> bool {
         self.looked.is_none_or(|looked| looked.elapsed() >= LOOK_EVERY)

@@ -1,8 +1,10 @@
 //! `everfold run`, and what happens to it.
 
 mod failures;
+mod health;
 mod input;
 mod many;
+mod messages;
 mod operators;
 mod stopping;
 

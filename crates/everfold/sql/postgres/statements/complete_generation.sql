@@ -1,7 +1,7 @@
 -- Completes a new generation: home, tables, status, its checkpoints, a record of it, and, if it is
 -- active, that readers see it.
 -- $1 id integer, $2 home text, $3 tables text[], $4 status text, $5 reason text, $6 shards integer,
--- $7 message text. One row.
+-- $7 message text, $8 actor text. One row.
 WITH completed AS (
     UPDATE everfold.generations
        SET home = $2, tables = $3, status = $4, reason = $5, status_since = clock_timestamp()
@@ -15,6 +15,6 @@ WITH completed AS (
     SELECT c.id, s FROM completed c, generate_series(0, $6 - 1) AS s
 ), recorded AS (
     INSERT INTO everfold.system_messages (generation, kind, actor, message)
-    SELECT c.id, 'registered', 'register', $7 FROM completed c
+    SELECT c.id, 'registered', $8, $7 FROM completed c
 )
 SELECT id FROM completed

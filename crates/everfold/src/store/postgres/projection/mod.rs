@@ -124,9 +124,10 @@ impl ProjectionBackend for PostgresStore {
     fn list_messages(
         &self,
         generations: Vec<i32>,
+        kinds: Option<Vec<String>>,
         max: usize,
     ) -> BoxFuture<'_, Result<Vec<MessageInfo>, StoreError>> {
-        async move { operate::list_messages(&self.engine, &generations, max).await }.boxed()
+        async move { operate::list_messages(&self.engine, &generations, kinds, max).await }.boxed()
     }
 
     fn want_retry(

@@ -36,8 +36,9 @@ const RECORD_STATUS: &str = "INSERT INTO everfold.system_messages \
 const LIST_DEAD_LETTERS: &str = statement!("list_dead_letters");
 const LIST_SKIPS: &str = "SELECT position, key, reason, skipped_at FROM everfold.skips \
     WHERE generation = $1 ORDER BY position LIMIT $2";
-const LIST_MESSAGES: &str = "SELECT recorded_at, generation, kind, position, key, actor, message \
-    FROM everfold.system_messages WHERE generation = ANY ($1) ORDER BY id DESC LIMIT $2";
+const LIST_MESSAGES: &str = "SELECT recorded_at, generation, kind, position, key, actor, message, id \
+    FROM everfold.system_messages WHERE generation = ANY ($1) AND ($2 IS NULL OR kind = ANY ($2)) \
+    ORDER BY id DESC LIMIT $3";
 const WANT_RETRY: &str = "UPDATE everfold.dead_letters SET retry_wanted = true \
     WHERE generation = $1 AND behind IS NULL AND ($2::bigint IS NULL OR position = $2) \
     RETURNING position";
@@ -174,12 +175,16 @@ pub(super) async fn list_skips(
 pub(super) async fn list_messages(
     connections: &Connections,
     generations: &[i32],
+    kinds: Option<Vec<String>>,
     max: usize,
 ) -> Result<Vec<MessageInfo>, StoreError> {
     let max = stored_max(max);
-    let params: [Param<'_>; 2] = [(&generations, Type::INT4_ARRAY), (&max, Type::INT8)];
+    let params: [Param<'_>; 3] =
+        [(&generations, Type::INT4_ARRAY), (&kinds, Type::TEXT_ARRAY), (&max, Type::INT8)];
     let rows = connections.get().await?.query(LIST_MESSAGES, &params).await?;
     let info = |row: &Row| MessageInfo {
+        id: row.get(7),
+        generation: row.get(1),
         recorded_at: row.get::<_, Time>(0).0,
         kind: row.get(2),
         position: row.get::<_, Option<i64>>(3).map(Position::from_stored),

@@ -20,6 +20,7 @@ use crate::projection::builder::check;
 use crate::projection::definition::{Body, Definition, Lifecycle};
 use crate::projection::differences;
 use crate::projection::generation::GenerationStatus;
+use crate::projection::operator::operator;
 use crate::projection::registry::{built_beside, needs_backfill};
 use crate::store::postgres::connect::{Connections, Param, QueryError};
 use crate::store::postgres::types::{JsonString, JsonText};
@@ -47,7 +48,7 @@ const COMPLETE_GENERATION: &str = statement!("complete_generation");
 const CHANGE_SETTINGS: &str = "WITH changed AS (UPDATE everfold.generations \
         SET on_error = $2, definition = jsonb_set(definition, '{settings}', $3) WHERE id = $1) \
     INSERT INTO everfold.system_messages (generation, kind, actor, message) \
-    VALUES ($1, 'settings', 'register', $4)";
+    VALUES ($1, 'settings', $5, $4)";
 
 /// A generation of the projection that is registered.
 struct Known {
@@ -189,13 +190,14 @@ async fn change_settings(
     }
     let on_error = definition.settings.on_error.as_str();
     let text = settings.to_string();
-    let message = format!("settings are now {settings}");
+    let message = differences::between_settings(&known.definition["settings"], &settings);
     let stored = JsonText::new(&text);
-    let params: [Param<'_>; 4] = [
+    let params: [Param<'_>; 5] = [
         (&known.id, Type::INT4),
         (&on_error, Type::TEXT),
         (&stored, Type::JSONB),
         (&message, Type::TEXT),
+        (&operator(), Type::TEXT),
     ];
     unit.ask(CHANGE_SETTINGS, &params).await.map(drop)
 }
@@ -226,7 +228,7 @@ async fn create(
         Lifecycle::CatchUp => i32::try_from(definition.shards).unwrap_or(i32::MAX),
     };
     let message = format!("version {} is {status}", definition.version);
-    let params: [Param<'_>; 7] = [
+    let params: [Param<'_>; 8] = [
         (&id, Type::INT4),
         (&home, Type::TEXT),
         (&tables, Type::TEXT_ARRAY),
@@ -234,6 +236,7 @@ async fn create(
         (&reason, Type::TEXT),
         (&shards, Type::INT4),
         (&message, Type::TEXT),
+        (&operator(), Type::TEXT),
     ];
     making.unit.ask(COMPLETE_GENERATION, &params).await?;
     Ok(id)

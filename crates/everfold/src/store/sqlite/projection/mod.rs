@@ -195,9 +195,10 @@ impl ProjectionBackend for SqliteStore {
     fn list_messages(
         &self,
         generations: Vec<i32>,
+        kinds: Option<Vec<String>>,
         max: usize,
     ) -> BoxFuture<'_, Result<Vec<MessageInfo>, StoreError>> {
-        self.ask(move |connection| operate::list_messages(connection, &generations, max))
+        self.ask(move |connection| operate::list_messages(connection, &generations, kinds, max))
     }
 
     fn want_retry(

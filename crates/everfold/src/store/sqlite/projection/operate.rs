@@ -21,9 +21,9 @@ const CLEAR_FAILURES: &str = "UPDATE everfold_checkpoints \
     WHERE generation = ?1";
 const LIST_SKIPS: &str = "SELECT position, key, reason, skipped_at FROM everfold_skips \
     WHERE generation = ?1 ORDER BY position LIMIT ?2";
-const LIST_MESSAGES: &str = "SELECT recorded_at, generation, kind, position, key, actor, message \
+const LIST_MESSAGES: &str = "SELECT recorded_at, generation, kind, position, key, actor, message, id \
     FROM everfold_system_messages WHERE generation IN (SELECT value FROM json_each(?1)) \
-    ORDER BY id DESC LIMIT ?2";
+    AND (?2 IS NULL OR kind IN (SELECT value FROM json_each(?2))) ORDER BY id DESC LIMIT ?3";
 const WANT_RETRY: &str = "UPDATE everfold_dead_letters SET retry_wanted = 1 \
     WHERE generation = ?1 AND behind IS NULL AND (?2 IS NULL OR position = ?2)";
 const WANTED_RETRIES: &str = "SELECT generation, position FROM everfold_dead_letters \
@@ -105,10 +105,13 @@ pub(super) fn list_skips(
 pub(super) fn list_messages(
     connection: &Connection,
     generations: &[i32],
+    kinds: Option<Vec<String>>,
     max: usize,
 ) -> Result<Vec<MessageInfo>, rusqlite::Error> {
     let info = |row: &Row<'_>| {
         Ok(MessageInfo {
+            id: row.get(7)?,
+            generation: row.get(1)?,
             recorded_at: parsed(row, 0)?,
             kind: row.get(2)?,
             position: row.get::<_, Option<i64>>(3)?.map(Position::from_stored),
@@ -117,7 +120,8 @@ pub(super) fn list_messages(
             message: row.get(6)?,
         })
     };
-    let params = (numbers(generations), most(max));
+    let kinds = kinds.map(|kinds| serde_json::json!(kinds).to_string());
+    let params = (numbers(generations), kinds, most(max));
     connection.prepare_cached(LIST_MESSAGES)?.query_map(params, info)?.collect()
 }
 

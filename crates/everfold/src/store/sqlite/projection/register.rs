@@ -14,6 +14,7 @@ use crate::projection::builder::check;
 use crate::projection::definition::{Body, Definition, Lifecycle};
 use crate::projection::differences;
 use crate::projection::generation::{GenerationStatus, SystemMessage};
+use crate::projection::operator::operator;
 use crate::projection::registry::{built_beside, needs_backfill};
 use crate::store::sqlite::error::store_error;
 use crate::store::sqlite::read::high_water_mark;
@@ -127,7 +128,7 @@ fn change_settings(
         on_error,
         settings.to_string(),
     ))?;
-    let message = format!("settings are now {settings}");
+    let message = differences::between_settings(&known.definition["settings"], settings);
     record(connection, &message_of(known.id, "settings", message))
 }
 
@@ -260,7 +261,7 @@ fn check_free(
 }
 
 fn message_of(generation: i32, kind: &'static str, message: String) -> SystemMessage {
-    let actor = "register".to_owned();
+    let actor = operator();
     SystemMessage { generation: Some(generation), kind, position: None, key: None, actor, message }
 }
 

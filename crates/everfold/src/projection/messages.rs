@@ -1,0 +1,120 @@
+//! System messages: what happened to projections, and who did it.
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::generation::{Generation, MessageInfo};
+use super::letters::LIST_MAX;
+use crate::Position;
+use crate::error::ProjectionError;
+use crate::store::Store;
+
+/// Something that happened to a projection.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ProjectionMessage {
+    /// Its number; later messages have higher ones.
+    pub id: i64,
+    /// When.
+    pub recorded_at: Timestamp,
+    /// The projection's name.
+    pub projection: String,
+    /// The projection's version.
+    pub version: u32,
+    /// What, in one word: one of [`ProjectionMessage::KINDS`].
+    pub kind: String,
+    /// The event it is about.
+    pub position: Option<Position>,
+    /// The key it is about.
+    pub key: Option<String>,
+    /// Who did it: a worker, an operator, or `append`.
+    pub actor: String,
+    /// In words.
+    pub message: String,
+}
+
+impl ProjectionMessage {
+    /// The kinds that there are.
+    pub const KINDS: [&'static str; 9] = [
+        "registered",
+        "settings",
+        "status",
+        "failure",
+        "dead-letter",
+        "dead-letter-retried",
+        "dead-letter-discarded",
+        "skipped",
+        "skip-settled",
+    ];
+}
+
+/// Which messages are asked for: by default the last hundred, of all projections and all kinds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MessageQuery {
+    /// Only of this projection, whatever its version.
+    pub projection: Option<String>,
+    /// Only of these kinds; empty: of all.
+    pub kinds: Vec<String>,
+    /// So many of the newest, at most 10,000.
+    pub limit: usize,
+}
+
+impl Default for MessageQuery {
+    fn default() -> Self {
+        MessageQuery { projection: None, kinds: Vec::new(), limit: 100 }
+    }
+}
+
+impl Store {
+    /// What happened to a projection, the newest first; at most 10,000.
+    ///
+    /// # Errors
+    /// [`ProjectionError::Unknown`] if there is no such projection.
+    pub async fn system_messages(
+        &self,
+        name: &str,
+    ) -> Result<Vec<ProjectionMessage>, ProjectionError> {
+        let projection = Some(name.to_owned());
+        self.find_messages(&MessageQuery { projection, kinds: Vec::new(), limit: LIST_MAX }).await
+    }
+
+    /// What happened to the projections of this handle's namespace, the newest first.
+    ///
+    /// # Errors
+    /// [`ProjectionError::Unknown`] if one is named that there is not.
+    pub async fn find_messages(
+        &self,
+        query: &MessageQuery,
+    ) -> Result<Vec<ProjectionMessage>, ProjectionError> {
+        let generations = match &query.projection {
+            Some(name) => self.generations_of(name).await?,
+            None => {
+                let mut all = self.backend().generations().await?;
+                all.retain(|generation| generation.namespace == self.options().namespace);
+                all
+            }
+        };
+        let by_id: HashMap<i32, &Generation> = generations.iter().map(|g| (g.id, g)).collect();
+        let ids = by_id.keys().copied().collect();
+        let kinds = (!query.kinds.is_empty()).then(|| query.kinds.clone());
+        let rows = self.backend().list_messages(ids, kinds, query.limit.min(LIST_MAX)).await?;
+        let of = |row: MessageInfo| {
+            let generation = by_id.get(&row.generation)?;
+            Some(ProjectionMessage {
+                id: row.id,
+                recorded_at: row.recorded_at,
+                projection: generation.name.clone(),
+                version: generation.version,
+                kind: row.kind,
+                position: row.position,
+                key: row.key,
+                actor: row.actor,
+                message: row.message,
+            })
+        };
+        Ok(rows.into_iter().filter_map(of).collect())
+    }
+}
