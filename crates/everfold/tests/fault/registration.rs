@@ -152,3 +152,32 @@ async fn registration_that_is_killed_leaves_nothing_behind() {
     let registered = store.register(happened("seen")).await.unwrap();
     assert_eq!(registered.status, GenerationStatus::Active);
 }
+
+/// The registration has the gate and then waits for a lock that somebody else holds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn registration_that_waits_with_the_gate_in_hand_lets_it_go_soon() {
+    let database = empty_store().await;
+    let store = open_with(&database.url(), |options| options.append_retries_max = 0).await;
+    let (open, session) =
+        (Session::open(&database.url()).await, Session::open(&database.url()).await);
+    open.run("BEGIN; LOCK TABLE everfold.system_messages IN ACCESS EXCLUSIVE MODE").await;
+    let registering = tokio::spawn({
+        let store = store.clone();
+        async move { store.register(happened("seen")).await }
+    });
+    let has_gate = "SELECT count(*) FROM pg_locks WHERE granted
+        AND mode = 'ExclusiveLock' AND classid = 'everfold.store'::regclass
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    let mut longest = Duration::ZERO;
+    for _ in 0..2 {
+        eventually("it has the gate", LIMIT, async || session.number(has_gate).await > 0).await;
+        let start = Instant::now();
+        store.append("other", ExpectedVersion::Any, [event("other")]).await.unwrap();
+        longest = longest.max(start.elapsed());
+    }
+    println!("the longest append beside a registration took {longest:?}");
+    assert!(longest < Duration::from_secs(2), "an append waited {longest:?}");
+    open.run("COMMIT").await;
+    let registered = registering.await.unwrap().unwrap();
+    assert_eq!(registered.status, GenerationStatus::Building, "there are events by now");
+}

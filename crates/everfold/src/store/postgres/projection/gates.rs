@@ -40,18 +40,28 @@ pub(super) fn all_for(generation: i32) -> String {
 
 /// Takes gates exclusively, within a few tries.
 pub(super) async fn lock(unit: &mut PostgresUnit<'_>, gates: &str) -> Result<(), ApplyError> {
-    lock_within(unit, gates, 5).await.map_err(ApplyError::Store)
+    lock_within(unit, gates, 5, "SET LOCAL lock_timeout = '4s'").await.map_err(ApplyError::Store)
 }
 
-/// Takes gates exclusively, within so many tries of 100 ms. What the transaction did before stays.
-pub(super) async fn lock_within(
+/// Takes the registry gate at the end of a transaction that may have taken its time. From then on it
+/// must not: the timeouts come with the gate, so that they hold also for a client that stalls with it.
+pub(super) async fn lock_registry_at_last(unit: &mut PostgresUnit<'_>) -> Result<(), StoreError> {
+    let held = "SET LOCAL lock_timeout = '300ms'; SET LOCAL statement_timeout = '1s'; \
+        SET LOCAL idle_in_transaction_session_timeout = '1s'";
+    lock_within(unit, REGISTRY, TRIES, held).await
+}
+
+/// Takes gates exclusively, within so many tries of 100 ms, and sets what holds from then on. What the
+/// transaction did before stays.
+async fn lock_within(
     unit: &mut PostgresUnit<'_>,
     gates: &str,
     tries: u32,
+    held: &str,
 ) -> Result<(), StoreError> {
     let sql = format!(
         "SAVEPOINT everfold_gate; SET LOCAL lock_timeout = '100ms'; {gates}; \
-         RELEASE SAVEPOINT everfold_gate; SET LOCAL lock_timeout = '4s'"
+         RELEASE SAVEPOINT everfold_gate; {held}"
     );
     for _ in 0..tries {
         let error = match unit.batch(&sql).await {

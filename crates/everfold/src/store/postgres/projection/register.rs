@@ -24,7 +24,7 @@ use crate::projection::operator::operator;
 use crate::projection::registry::{built_beside, needs_backfill};
 use crate::store::postgres::connect::{Connections, Param, QueryError};
 use crate::store::postgres::types::{JsonString, JsonText};
-use crate::store::{Registration, StoreKind, jitter};
+use crate::store::{Registration, StoreKind};
 
 /// Making tables and indexes may take a while; waiting for others should not.
 const TIMEOUTS: &str = "SET LOCAL lock_timeout = '4s'; \
@@ -33,7 +33,8 @@ const TIMEOUTS: &str = "SET LOCAL lock_timeout = '4s'; \
 const TURN: &str = "SELECT pg_advisory_xact_lock('everfold.projections'::regclass::oid::int, 0)";
 /// How often a turn is tried for: a registration before us may wait long for the gate.
 const TURNS: u32 = 30;
-const TURN_PAUSE: std::time::Duration = std::time::Duration::from_millis(200);
+/// How often a session may be lost: one that stalls with the gate in hand is ended by the server.
+const SESSIONS: u32 = 3;
 
 const LIST_VERSIONS: &str = "SELECT g.id, g.version, g.definition_hash, g.definition \
     FROM everfold.generations g JOIN everfold.projections p ON p.id = g.projection \
@@ -87,15 +88,21 @@ pub(super) async fn register(
     let mut turns = 0;
     loop {
         turns += 1;
-        match try_register(connections, options, projection).await {
-            Err(ProjectionError::Store(error))
-                if error.kind() == StoreErrorKind::Busy && turns < TURNS =>
-            {
-                tracing::debug!(%error, "another registration is under way, trying again");
-                tokio::time::sleep(jitter(TURN_PAUSE)).await;
-            }
+        let error = match try_register(connections, options, projection).await {
+            Err(ProjectionError::Store(error)) => error,
             outcome => return outcome,
+        };
+        let most = match error.kind() {
+            StoreErrorKind::Busy => TURNS,
+            StoreErrorKind::Closed => SESSIONS,
+            _ => 0,
+        };
+        if turns >= most {
+            return Err(error.into());
         }
+        tracing::debug!(%error, "a registration did not get through, trying again");
+        // Appends that waited for it go first.
+        gates::pause().await;
     }
 }
 
@@ -309,7 +316,7 @@ async fn first_status(
     let Definition { name, version, .. } = definition;
     let inline = definition.lifecycle == Lifecycle::Inline;
     if inline {
-        gates::lock_within(unit, gates::REGISTRY, gates::TRIES).await?;
+        gates::lock_registry_at_last(unit).await?;
     }
     if let Some(Known { version: newest, .. }) = newest
         && (inline || is_read(unit, definition).await?)
