@@ -110,8 +110,14 @@ pub(crate) trait Unit {
     async fn rollback_to_savepoint(&mut self) -> Result<(), ApplyError>;
     async fn release_savepoint(&mut self) -> Result<(), ApplyError>;
 
-    /// Keys with a dead letter in this generation.
-    async fn held_keys(&mut self, generation: i32) -> Result<Vec<HeldKey>, ApplyError>;
+    /// Whether any key of this generation has a dead letter.
+    async fn holds_keys(&mut self, generation: i32) -> Result<bool, ApplyError>;
+    /// Those of these keys that have a dead letter in this generation.
+    async fn held_keys(
+        &mut self,
+        generation: i32,
+        keys: &[&str],
+    ) -> Result<Vec<HeldKey>, ApplyError>;
     /// Dead letters of a generation in rising order: of one key, or all.
     async fn dead_letters(
         &mut self,

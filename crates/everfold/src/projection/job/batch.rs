@@ -1,10 +1,12 @@
 //! A batch: the next events of a shard, and its checkpoint, in one transaction.
 
+use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
 use uuid::Uuid;
 
 use super::apply::{Careful, End};
+use super::page::Page;
 use super::{Failure, Job, JobOutcome};
 use crate::Position;
 use crate::projection::generation::{GenerationStatus, Lease, RunLogRow};
@@ -33,14 +35,15 @@ impl Job {
         if batch.mark <= from {
             return Ok(JobOutcome { position: from, ..JobOutcome::default() });
         }
-        let held = unit.held_keys(self.generation.id).await?;
-        let (to, applied) = if held.is_empty() && matches!(self.projector, Projector::Sql) {
+        let by_the_database = matches!(self.projector, Projector::Sql)
+            && !unit.holds_keys(self.generation.id).await?;
+        let (to, applied) = if by_the_database {
             self.apply_range(unit, &batch, from).await?
         } else {
             let page = unit.read_events(self.wanted(&batch, from, batch.events_max)).await?;
             let (events, to) = (page.events, page.read_to);
             let page = self.page(events, Some(batch.lease.shard.shard));
-            let held = held.into_iter().map(|held| (held.key, held.behind)).collect();
+            let held = self.held(unit, &page).await?;
             let mut careful = Careful::new(self.generation.on_error(), 0, held);
             let free = careful.free(&page, &page.all());
             self.apply(unit, &page, &free).await?;
@@ -50,6 +53,21 @@ impl Job {
         };
         self.advance(unit, &batch, from, to, applied, started).await?;
         Ok(JobOutcome { position: to, applied, more: to < batch.mark, ..JobOutcome::default() })
+    }
+
+    /// Which keys of these events wait, and behind which event.
+    async fn held<U: Unit>(
+        &self,
+        unit: &mut U,
+        page: &Page,
+    ) -> Result<HashMap<String, Position>, ApplyError> {
+        let keys: BTreeSet<&str> = page.keys.iter().map(String::as_str).collect();
+        if keys.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let keys: Vec<&str> = keys.into_iter().collect();
+        let held = unit.held_keys(self.generation.id, &keys).await?;
+        Ok(held.into_iter().map(|held| (held.key, held.behind)).collect())
     }
 
     /// The database reads and applies by itself.
@@ -81,12 +99,11 @@ impl Job {
         if batch.mark <= from {
             return Ok(JobOutcome { position: from, ..JobOutcome::default() });
         }
-        let held = unit.held_keys(self.generation.id).await?;
-        let held = held.into_iter().map(|held| (held.key, held.behind)).collect();
         let read = unit.read_events(self.wanted(&batch, from, batch.events_max)).await?;
         let (events, mut to) = (read.events, read.read_to);
         let page = self.page(events, Some(batch.lease.shard.shard));
         let places = page.all();
+        let held = self.held(unit, &page).await?;
         let mut careful = Careful::new(self.generation.on_error(), attempts, held);
         let end = self.apply_carefully(unit, &page, &places, &mut careful).await?;
         let just_before = |index: usize| Position(page.position(places[index]).0 - 1);

@@ -209,8 +209,13 @@ impl Unit for Memory {
         self.savepoints.pop().expect("there is a savepoint");
         Ok(())
     }
-    async fn held_keys(&mut self, _: i32) -> Result<Vec<HeldKey>, ApplyError> {
+    async fn holds_keys(&mut self, _: i32) -> Result<bool, ApplyError> {
+        Ok(self.state.letters.values().any(|row| row.behind.is_none()))
+    }
+    async fn held_keys(&mut self, _: i32, keys: &[&str]) -> Result<Vec<HeldKey>, ApplyError> {
+        assert!(keys.is_sorted_by(|one, next| one < next), "each key once: {keys:?}");
         let failed = self.state.letters.values().filter(|row| row.behind.is_none());
+        let failed = failed.filter(|row| keys.contains(&row.key.as_str()));
         Ok(failed.map(|row| HeldKey { key: row.key.clone(), behind: row.position }).collect())
     }
     async fn dead_letters(
@@ -242,8 +247,9 @@ impl Unit for Memory {
         _: i32,
         max: usize,
     ) -> Result<Vec<(Position, String)>, ApplyError> {
-        let held: Vec<String> = self.held_keys(1).await?.into_iter().map(|held| held.key).collect();
-        let open = self.state.skips.iter().filter(|(_, key)| !held.contains(key));
+        let letters = self.state.letters.values();
+        let held: BTreeSet<String> = letters.map(|row| row.key.clone()).collect();
+        let open = self.state.skips.iter().filter(|(_, key)| !held.contains(*key));
         let mut open: Vec<(Position, String)> =
             open.map(|(position, key)| (Position(*position), key.clone())).collect();
         open.sort_by(|one, other| one.1.cmp(&other.1).then(one.0.cmp(&other.0)));

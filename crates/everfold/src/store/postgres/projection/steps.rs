@@ -28,8 +28,10 @@ const RANGE_END_OF_TYPES: &str = statement!("find_range_end_of_types");
 const READ_ALL: &str = statement!("read_all");
 const READ_OF_TYPES: &str = statement!("read_events_of_types");
 const READ_AT: &str = statement!("read_events_at");
+const HOLDS_KEYS: &str =
+    "SELECT EXISTS (SELECT FROM everfold.dead_letters WHERE generation = $1 AND behind IS NULL)";
 const HELD_KEYS: &str = "SELECT key, min(position) FROM everfold.dead_letters \
-    WHERE generation = $1 AND behind IS NULL GROUP BY key ORDER BY 2";
+    WHERE generation = $1 AND key = ANY ($2) AND behind IS NULL GROUP BY key ORDER BY 2";
 const DEAD_LETTERS: &str = "SELECT position, key, behind, error, attempts FROM everfold.dead_letters \
     WHERE generation = $1 AND ($2::text IS NULL OR key = $2) ORDER BY position";
 const PUT_DEAD_LETTERS: &str = statement!("put_dead_letters");
@@ -240,8 +242,18 @@ impl Unit for PostgresUnit<'_> {
         Ok(())
     }
 
-    async fn held_keys(&mut self, generation: i32) -> Result<Vec<HeldKey>, ApplyError> {
-        let rows = self.query(HELD_KEYS, &[(&generation, Type::INT4)]).await?;
+    async fn holds_keys(&mut self, generation: i32) -> Result<bool, ApplyError> {
+        let rows = self.query(HOLDS_KEYS, &[(&generation, Type::INT4)]).await?;
+        Ok(rows.first().is_some_and(|row| row.get(0)))
+    }
+
+    async fn held_keys(
+        &mut self,
+        generation: i32,
+        keys: &[&str],
+    ) -> Result<Vec<HeldKey>, ApplyError> {
+        let params: [Param<'_>; 2] = [(&generation, Type::INT4), (&keys, Type::TEXT_ARRAY)];
+        let rows = self.query(HELD_KEYS, &params).await?;
         let held =
             |row: &Row| HeldKey { key: row.get(0), behind: Position::from_stored(row.get(1)) };
         Ok(rows.iter().map(held).collect())

@@ -33,8 +33,10 @@ const DELETE_DEAD_LETTER: &str =
     "DELETE FROM everfold_dead_letters WHERE generation = ?1 AND position = ?2";
 const DEAD_LETTERS: &str = "SELECT position, key, behind, error, attempts FROM everfold_dead_letters \
     WHERE generation = ?1 AND (?2 IS NULL OR key = ?2) ORDER BY position";
-const HELD_KEYS: &str = "SELECT key, min(position) FROM everfold_dead_letters \
-    WHERE generation = ?1 AND behind IS NULL GROUP BY key";
+const HOLDS_KEYS: &str = "SELECT EXISTS (SELECT 1 FROM everfold_dead_letters \
+    WHERE generation = ?1 AND behind IS NULL)";
+const HELD_BEHIND: &str = "SELECT min(position) FROM everfold_dead_letters \
+    WHERE generation = ?1 AND key = ?2 AND behind IS NULL";
 const TAKE_SKIPS_OF: &str =
     "DELETE FROM everfold_skips WHERE generation = ?1 AND key = ?2 RETURNING position";
 const SET_STATUS: &str = "UPDATE everfold_generations SET status = ?2, reason = ?3, \
@@ -260,12 +262,28 @@ impl Unit for SqliteUnit<'_> {
         run(self.connection, "RELEASE everfold_unit").map_err(failed)
     }
 
-    async fn held_keys(&mut self, generation: i32) -> Result<Vec<HeldKey>, ApplyError> {
+    async fn holds_keys(&mut self, generation: i32) -> Result<bool, ApplyError> {
+        let read = || {
+            self.connection.prepare_cached(HOLDS_KEYS)?.query_row([generation], |row| row.get(0))
+        };
+        read().map_err(failed)
+    }
+
+    async fn held_keys(
+        &mut self,
+        generation: i32,
+        keys: &[&str],
+    ) -> Result<Vec<HeldKey>, ApplyError> {
         let read = || -> Result<Vec<HeldKey>, rusqlite::Error> {
-            let held = |row: &rusqlite::Row<'_>| {
-                Ok(HeldKey { key: row.get(0)?, behind: Position::from_stored(row.get(1)?) })
-            };
-            self.connection.prepare_cached(HELD_KEYS)?.query_map([generation], held)?.collect()
+            let mut statement = self.connection.prepare_cached(HELD_BEHIND)?;
+            let mut held = Vec::new();
+            for &key in keys {
+                let behind: Option<i64> =
+                    statement.query_row((generation, key), |row| row.get(0))?;
+                let behind = behind.map(Position::from_stored);
+                held.extend(behind.map(|behind| HeldKey { key: key.to_owned(), behind }));
+            }
+            Ok(held)
         };
         read().map_err(failed)
     }
