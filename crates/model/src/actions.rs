@@ -8,7 +8,7 @@ use crate::mistake::Mistake;
 use crate::properties;
 use crate::state::{Local, State};
 use crate::story::Story;
-use crate::{append, rebuild, registry, worker};
+use crate::{append, pause, rebuild, registry, retry, worker};
 
 /// A step of one actor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -39,6 +39,8 @@ pub(crate) enum Move {
     Record,
     WaitForHolders,
     Flip,
+    /// … and keeps the old generation.
+    Keep,
     /// A promotion of a catch-up generation.
     Promote,
 }
@@ -83,6 +85,8 @@ impl Protocol {
                 Local::Work(local) => worker::go(self, &mut state, me, local, action, story),
                 Local::Rebuild(local) => rebuild::go(self, &mut state, me, local, action, story),
                 Local::Register(local) => registry::go(self, &mut state, me, local, story),
+                Local::Retry(local) => retry::go(self, &mut state, me, local, story),
+                Local::Pause(local) => pause::go(&mut state, me, local, story),
             },
         };
         (step == Step::Done).then_some(state)
@@ -94,6 +98,8 @@ impl Protocol {
             Local::Work(_) => worker::crash(state, me, story),
             Local::Rebuild(local) => rebuild::crash(self, state, me, local, story),
             Local::Register(_) => registry::crash(state, me, story),
+            Local::Retry(_) => retry::crash(state, me, story),
+            Local::Pause(local) => pause::crash(state, me, local, story),
         }
     }
 
@@ -101,7 +107,10 @@ impl Protocol {
         let role = &self.configuration.actors[me];
         match &state.actors[me].local {
             Local::Append(local) if append::is_done(role, local) => Vec::new(),
-            Local::Append(_) | Local::Register(_) => vec![Move::Go],
+            Local::Pause(local) if local.is_done => Vec::new(),
+            Local::Append(_) | Local::Register(_) | Local::Retry(_) | Local::Pause(_) => {
+                vec![Move::Go]
+            }
             Local::Work(local) => worker::moves(self, state, me, local),
             Local::Rebuild(local) => rebuild::moves(self, state, me, local),
         }

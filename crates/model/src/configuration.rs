@@ -37,6 +37,8 @@ pub(crate) struct Plan {
     pub(crate) to: usize,
     pub(crate) kind: Kind,
     pub(crate) fence: bool,
+    /// Without the fence: the old generation is kept afterwards; otherwise it is retired.
+    pub(crate) keeps: bool,
 }
 
 /// What an actor is there for.
@@ -55,6 +57,10 @@ pub(crate) enum Role {
         plans: &'static [Plan],
     },
     Registrar,
+    /// Has dead letters tried again.
+    Operator,
+    /// Pauses an inline generation and resumes it.
+    Pauser,
 }
 
 impl Role {
@@ -76,6 +82,8 @@ pub struct Configuration {
     pub(crate) key: Key,
     /// A stream whose events are of a type that the projection does not want.
     pub(crate) unwanted: Option<usize>,
+    /// A stream of whose keys the first event fails, until it is tried again.
+    pub(crate) fails: Option<usize>,
     /// Statuses at the beginning. Readers are shown the one that is active.
     pub(crate) generations: [Status; 2],
     /// Streams of the events that are there at the beginning.
@@ -105,6 +113,14 @@ impl Configuration {
     pub fn with(mistake: Mistake) -> Option<Configuration> {
         let configuration = Configuration::named(mistake.configuration())?;
         Some(Configuration { mistake: Some(mistake), ..configuration })
+    }
+
+    /// The same with one more append, to the first stream.
+    pub fn larger(self) -> Configuration {
+        let one_more = Role::Appender { transactions: &[&[0]], carries: true };
+        let actors = self.actors.iter().copied().chain([one_more]).collect::<Vec<_>>();
+        // Kept to the end of the process: there are only a few of them.
+        Configuration { actors: actors.leak(), positions: self.positions + 1, ..self }
     }
 
     /// Its name on the command line.
@@ -140,6 +156,7 @@ impl Configuration {
             Role::Worker { .. } => format!("worker {number}"),
             Role::Rebuilder { .. } => format!("rebuild {number}"),
             Role::Registrar => "registration".into(),
+            Role::Operator | Role::Pauser => "operator".into(),
         }
     }
 }

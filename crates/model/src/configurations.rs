@@ -12,14 +12,16 @@ const fn appender(transactions: &'static [&'static [usize]]) -> Role {
 }
 
 const fn beside(from: usize, to: usize, fence: bool) -> Plan {
-    Plan { from: Some(from), to, kind: Kind::Beside, fence }
+    Plan { from: Some(from), to, kind: Kind::Beside, fence, keeps: false }
 }
 
 const BESIDE: Plan = beside(0, 1, true);
 const BACK: Plan = beside(1, 0, true);
-const IN_PLACE: Plan = Plan { from: Some(0), to: 1, kind: Kind::InPlace, fence: true };
-const BACKFILL: Plan = Plan { from: None, to: 0, kind: Kind::Beside, fence: true };
-const PROMOTION: Plan = Plan { from: Some(0), to: 1, kind: Kind::CatchUp, fence: true };
+const IN_PLACE: Plan =
+    Plan { from: Some(0), to: 1, kind: Kind::InPlace, fence: true, keeps: false };
+const BACKFILL: Plan = Plan { from: None, to: 0, kind: Kind::Beside, fence: true, keeps: false };
+const PROMOTION: Plan =
+    Plan { from: Some(0), to: 1, kind: Kind::CatchUp, fence: true, keeps: false };
 
 /// The first of them; the others say how they differ.
 const APPEND_AND_FLIP: Configuration = Configuration {
@@ -28,6 +30,7 @@ const APPEND_AND_FLIP: Configuration = Configuration {
     lifecycle: Lifecycle::Inline,
     key: Key::Stream,
     unwanted: None,
+    fails: None,
     generations: [Status::Active, Status::Building],
     history: &[A],
     actors: &[appender(&[&[A]]), appender(&[&[B, A]]), Role::Rebuilder { plans: &[BESIDE] }],
@@ -56,6 +59,24 @@ pub(crate) const CONFIGURATIONS: &[Configuration] = &[
         ],
         positions: 3,
         witnesses: &[Note::Flipped, Note::FenceBeganUnderAnAppend, Note::ZombieRefused],
+        ..APPEND_AND_FLIP
+    },
+    Configuration {
+        name: "two-rebuilders-without-fence",
+        about: "the same without the fence, the old generation being kept",
+        actors: &[
+            appender(&[&[A], &[A]]),
+            Role::Rebuilder { plans: &[Plan { keeps: true, ..beside(0, 1, false) }] },
+            Role::Rebuilder { plans: &[Plan { keeps: true, ..beside(0, 1, false) }] },
+        ],
+        history: &[],
+        positions: 2,
+        witnesses: &[
+            Note::FlippedWithoutTheFence,
+            Note::FlippedUnderAnAppend,
+            Note::KeptWithoutTheFence,
+            Note::ZombieRefused,
+        ],
         ..APPEND_AND_FLIP
     },
     Configuration {
@@ -128,16 +149,21 @@ pub(crate) const CONFIGURATIONS: &[Configuration] = &[
     },
     Configuration {
         name: "kept-without-fence",
-        about: "the old generation after a promotion without the fence",
+        about: "the old generation is kept and fed after a promotion without the fence",
         actors: &[
             appender(&[&[A]]),
             appender(&[&[B]]),
-            Role::Rebuilder { plans: &[beside(0, 1, false)] },
+            Role::Rebuilder { plans: &[Plan { keeps: true, ..beside(0, 1, false) }] },
             Role::Worker { generation: 0 },
         ],
         history: &[],
         positions: 2,
-        witnesses: &[Note::FlippedWithoutTheFence, Note::FlippedUnderAnAppend],
+        witnesses: &[
+            Note::FlippedWithoutTheFence,
+            Note::FlippedUnderAnAppend,
+            Note::KeptWithoutTheFence,
+            Note::SkipsSettledByABatch,
+        ],
         ..APPEND_AND_FLIP
     },
     Configuration {
@@ -211,6 +237,26 @@ pub(crate) const CONFIGURATIONS: &[Configuration] = &[
         ..APPEND_AND_FLIP
     },
     Configuration {
+        name: "pause-and-resume",
+        about: "an inline generation is paused and resumed under appends, then drained",
+        generations: [Status::Active, Status::Absent],
+        actors: &[
+            appender(&[&[A], &[A]]),
+            appender(&[&[B, A]]),
+            Role::Worker { generation: 0 },
+            Role::Pauser,
+        ],
+        history: &[],
+        positions: 4,
+        witnesses: &[
+            Note::ResumedWithOpenSkips,
+            Note::HelpDrained,
+            Note::DrainedByAWorker,
+            Note::ZombieRefused,
+        ],
+        ..APPEND_AND_FLIP
+    },
+    Configuration {
         name: "keys-across-streams",
         about: "two streams with one key, one of them written by old code, and a flip",
         key: Key::AcrossStreams,
@@ -224,6 +270,72 @@ pub(crate) const CONFIGURATIONS: &[Configuration] = &[
         history: &[],
         positions: 3,
         witnesses: &[Note::Flipped, Note::HelpDrained, Note::DrainedByAWorker],
+        ..APPEND_AND_FLIP
+    },
+    Configuration {
+        name: "keys-across-streams-without-fence",
+        about: "the same, promoted without the fence, which is more than the design asks for",
+        key: Key::AcrossStreams,
+        actors: &[
+            appender(&[&[A]]),
+            appender(&[&[B], &[B]]),
+            Role::Rebuilder { plans: &[beside(0, 1, false)] },
+            Role::Worker { generation: 1 },
+        ],
+        history: &[],
+        positions: 3,
+        witnesses: &[
+            Note::FlippedWithoutTheFence,
+            Note::FlippedUnderAnAppend,
+            Note::HelpDrained,
+            Note::DrainedByAWorker,
+        ],
+        ..APPEND_AND_FLIP
+    },
+    Configuration {
+        name: "held-keys",
+        about: "inline: an event fails, and others of its key come from clients old and new",
+        fails: Some(A),
+        generations: [Status::Active, Status::Absent],
+        actors: &[
+            appender(&[&[A], &[A]]),
+            appender(&[&[A]]),
+            Role::Appender { transactions: &[&[A], &[A]], carries: false },
+            Role::Worker { generation: 0 },
+            Role::Operator,
+        ],
+        history: &[],
+        positions: 5,
+        witnesses: &[
+            Note::DeadLetter,
+            Note::HeldBehindADeadLetter,
+            Note::DeadLetterRetried,
+            Note::DeadLetterRetriedWithSkips,
+            Note::DrainedByAWorker,
+            Note::HelpDrained,
+        ],
+        ..APPEND_AND_FLIP
+    },
+    Configuration {
+        name: "dead-letters",
+        about: "catch-up: an event fails, and is tried again beside the workers",
+        lifecycle: Lifecycle::CatchUp,
+        fails: Some(A),
+        generations: [Status::Active, Status::Absent],
+        actors: &[
+            appender(&[&[A], &[A], &[A]]),
+            Role::Worker { generation: 0 },
+            Role::Worker { generation: 0 },
+            Role::Operator,
+        ],
+        history: &[],
+        positions: 4,
+        witnesses: &[
+            Note::DeadLetter,
+            Note::HeldBehindADeadLetter,
+            Note::DeadLetterRetried,
+            Note::ZombieRefused,
+        ],
         ..APPEND_AND_FLIP
     },
     Configuration {

@@ -12,7 +12,8 @@
 
 use crate::actions::{Protocol, Step};
 use crate::append::name_of_generation;
-use crate::bits::{Position, Positions};
+use crate::apply::Applying;
+use crate::bits::{Few, Position};
 use crate::mistake::Mistake;
 use crate::note::Note;
 use crate::state::State;
@@ -28,6 +29,8 @@ pub(crate) enum At {
     Scan,
     /// `lock_checkpoint.sql`.
     Row,
+    /// Reads which keys are held, where events can fail.
+    Held,
     /// Reads events, applies them, `advance_checkpoint.sql`.
     Apply,
     Commit,
@@ -42,12 +45,30 @@ pub(crate) struct Feed {
     pub(crate) last: Position,
     pub(crate) mark: Position,
     pub(crate) from: Position,
+    pub(crate) held: Few,
 }
 
 impl Feed {
     /// Between transactions, with a lease.
     pub(crate) fn ready() -> Feed {
         Feed { has_lease: true, ..Feed::default() }
+    }
+
+    /// `high_water_mark`: the sequence first …
+    pub(crate) fn ask_for_mark(&mut self, state: &State, story: &mut Story) {
+        self.last = state.log.last;
+        self.at = At::Scan;
+        story.say(|| format!("asks for the mark: the sequence stands at {}", self.last));
+    }
+
+    /// … then the announcements, and what is visible.
+    pub(crate) fn find_mark(&mut self, state: &State, story: &mut Story) {
+        let announced = state.lowest_announced().unwrap_or(self.last);
+        let visible = state.log.committed().highest();
+        self.mark = self.last.min(announced).min(visible);
+        self.last = 0;
+        self.at = At::Row;
+        story.say(|| format!("looks at the announcements: the mark is {}", self.mark));
     }
 }
 
@@ -119,24 +140,22 @@ pub(crate) fn go(
     story: &mut Story,
 ) -> Step {
     match feed.at {
-        At::Ready => {
-            feed.last = state.log.last;
-            feed.at = At::Scan;
-            story.say(|| format!("asks for the mark: the sequence stands at {}", feed.last));
-        }
-        At::Scan => {
-            let announced = state.lowest_announced().unwrap_or(feed.last);
-            let visible = state.log.committed().highest();
-            feed.mark = feed.last.min(announced).min(visible);
-            feed.last = 0;
-            feed.at = At::Row;
-            story.say(|| format!("looks at the announcements: the mark is {}", feed.mark));
-        }
+        At::Ready => feed.ask_for_mark(state, story),
+        At::Scan => feed.find_mark(state, story),
         At::Row => match lock_row(protocol, state, me, generation, story) {
             None => return Step::Blocked,
             Some(false) => *feed = Feed::default(),
-            Some(true) => begin_batch(state, me, generation, feed),
+            Some(true) => begin_batch(protocol, state, me, generation, feed),
         },
+        At::Held => {
+            let key_of = |position| protocol.configuration.key_of(state.log.stream(position));
+            feed.held = state.generations[generation].failed.iter().map(key_of).collect();
+            feed.at = At::Apply;
+            story.say(|| match feed.held.is_empty() {
+                true => "sees no dead letters".into(),
+                false => "sees a dead letter, which holds its key".into(),
+            });
+        }
         At::Apply => return apply(protocol, state, me, generation, feed, story),
         At::Commit => {
             story.say(|| "commits".into());
@@ -147,10 +166,16 @@ pub(crate) fn go(
     Step::Done
 }
 
-fn begin_batch(state: &mut State, me: usize, generation: usize, feed: &mut Feed) {
+fn begin_batch(
+    protocol: &Protocol,
+    state: &mut State,
+    me: usize,
+    generation: usize,
+    feed: &mut Feed,
+) {
     let row = &state.generations[generation];
     feed.from = row.checkpoint;
-    feed.at = At::Apply;
+    feed.at = if protocol.configuration.fails.is_some() { At::Held } else { At::Apply };
     if feed.mark <= feed.from && row.skips.up_to(feed.mark).is_empty() {
         state.roll_back(me);
         *feed = Feed::ready();
@@ -176,7 +201,10 @@ fn apply(
     }
     let events = state.log.committed().up_to(feed.mark).after(feed.from);
     let events = protocol.wanted(events, state).or(owed);
-    apply_all(protocol, state, me, generation, events, owed, story);
+    let held = feed.held;
+    let mut applying = Applying { protocol, state, me, generation, story };
+    applying.settle(owed);
+    applying.apply(events, held);
     if !owed.is_empty() {
         state.notes.add(Note::SkipsSettledByABatch);
     }
@@ -186,25 +214,4 @@ fn apply(
     story.say(|| format!("moves the checkpoint to {to}"));
     feed.at = At::Commit;
     Step::Done
-}
-
-/// Applies events, in order, and settles skips.
-pub(crate) fn apply_all(
-    protocol: &Protocol,
-    state: &mut State,
-    me: usize,
-    generation: usize,
-    events: Positions,
-    settled: Positions,
-    story: &mut Story,
-) {
-    let name = name_of_generation(generation);
-    for position in settled.iter() {
-        state.write(me, Write::Settle { generation: generation as u8, position });
-    }
-    for position in events.iter() {
-        let key = protocol.configuration.key_of(state.log.stream(position)) as u8;
-        state.write(me, Write::Apply { generation: generation as u8, key, position });
-        story.say(|| format!("applies event {position} to {name}"));
-    }
 }

@@ -28,7 +28,8 @@
 //!   is nothing to be had but a longer wait.
 //! - Savepoints, REPEATABLE READ (which appends refuse), two-phase commit, a crash of the server that
 //!   takes back a sequence, SQLite (where writers take turns).
-//! - Dead letters and the failure of events; several shards; batches that end before the mark.
+//! - The policies `stop` and `skip`, and dead letters in rebuilds; several shards; batches that end
+//!   before the mark.
 //! - Views. Readers see whichever generation `projections.active_generation` names.
 //!
 //! # Where it stands in the code
@@ -40,11 +41,15 @@
 //! | `feed`: mark | `070_high_water_mark.sql` |
 //! | `feed`: batch | `src/projection/job/batch.rs`, `lock_checkpoint.sql`, `advance_checkpoint.sql` |
 //! | `worker`: drain | `src/projection/job/drain.rs`, `210_leases.sql`, `take_skips` |
+//! | `apply`: failure | `025_inline.sql`, `apply_inline_or_give_up`; `src/projection/job/apply.rs` |
+//! | `retry` | `src/projection/job/retry.rs` |
+//! | `pause` | `src/store/postgres/projection/operate.rs`, `change_status` |
 //! | `registry` | `src/store/postgres/projection/register.rs`, `gates.rs` |
 //! | `rebuild` | the protocol that rebuilds are to follow |
 
 mod actions;
 mod append;
+mod apply;
 mod bits;
 mod check;
 mod configuration;
@@ -52,9 +57,11 @@ mod configurations;
 mod feed;
 mod mistake;
 mod note;
+mod pause;
 mod properties;
 mod rebuild;
 mod registry;
+mod retry;
 mod state;
 mod story;
 mod transaction;

@@ -3,6 +3,7 @@
 //! ```text
 //! model                    every configuration: states, seconds, properties
 //! model NAME …             these configurations
+//! model --larger           the same with one more append each: minutes, and gigabytes
 //! model --mistakes         every known mistake: what it violates, in how many steps
 //! model --mistake NAME     the way into the violation, step by step
 //! ```
@@ -16,6 +17,11 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let is_well = match arguments.as_slice() {
         [] => check_all(Configuration::all()),
+        ["--larger"] => check_all(Configuration::all().map(Configuration::larger)),
+        ["--larger", name] => match Configuration::named(name) {
+            Some(configuration) => check_all([configuration.larger()].into_iter()),
+            None => return refuse("there is no such configuration"),
+        },
         ["--mistakes"] => list_mistakes(),
         ["--mistake", name] => match Mistake::named(name) {
             Some(mistake) => show_mistake(mistake),

@@ -1,6 +1,8 @@
 //! Known mistakes, to be switched on one at a time. The checker has to find each of them.
 
-use crate::properties::{COMPLETE, CURRENT_EPOCH, DECIDED, IN_ORDER, NO_HOLES, ONCE, READERS_KEEP};
+use crate::properties::{
+    COMPLETE, CURRENT_EPOCH, DECIDED, IN_ORDER, NO_HOLES, NOT_STRANDED, ONCE, READERS_KEEP,
+};
 
 /// A mistake in a protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,16 +30,22 @@ pub enum Mistake {
     KeptNotListed,
     /// A rebuild in place puts an empty generation in without the registry gate.
     SwapWithoutRegistryGate,
+    /// A status is changed, which raises the epoch, while a batch has the checkpoint's row locked.
+    StatusWithoutCheckpoint,
     /// Without the fence: no wait for those who hold the gate and do not record skips.
     FlipWithoutHolders,
     /// Without the fence: flips at whatever mark, though an event above it has no skip record.
     FlipAtAnyMark,
+    /// Without the fence: keys across streams are not locked for a generation that is being built.
+    BuildingKeysUnlocked,
     /// Without the fence: the old generation is kept, and fed from the highest position there is.
     KeptWithoutTheFence,
     /// A generation that is kept is fed, though it owes earlier events of the key.
     FeedPastOpenSkips,
     /// A catch-up generation is promoted while the old one's checkpoint may move.
     PromoteWithoutOldCheckpoint,
+    /// A dead letter is tried again without the checkpoint's row.
+    RetryWithoutCheckpoint,
     /// An append announces after it has drawn its position.
     LateAnnouncement,
 }
@@ -63,7 +71,7 @@ macro_rules! known {
     };
 }
 
-const KNOWN: [Known; 17] = known! {
+const KNOWN: [Known; 20] = known! {
     StatusWithTheGate, "status-with-the-gate", "append-and-flip", COMPLETE;
     TryLock, "try-lock", "append-and-flip", COMPLETE;
     FlipWithoutWaiting, "flip-without-waiting", "append-and-flip", COMPLETE;
@@ -75,11 +83,14 @@ const KNOWN: [Known; 17] = known! {
     NoKeyLock, "no-key-lock", "keys-across-streams", IN_ORDER;
     KeptNotListed, "kept-not-listed", "promote-and-roll-back", COMPLETE;
     SwapWithoutRegistryGate, "swap-without-registry-gate", "in-place", COMPLETE;
+    StatusWithoutCheckpoint, "status-without-checkpoint", "promote-and-roll-back", CURRENT_EPOCH;
     FlipWithoutHolders, "flip-without-holders", "beside-without-fence", COMPLETE;
     FlipAtAnyMark, "flip-at-any-mark", "other-types", COMPLETE;
+    BuildingKeysUnlocked, "building-keys-unlocked", "keys-across-streams-without-fence", NO_HOLES;
     KeptWithoutTheFence, "kept-without-the-fence", "kept-without-fence", ONCE;
     FeedPastOpenSkips, "feed-past-open-skips", "kept-with-skips", NO_HOLES;
     PromoteWithoutOldCheckpoint, "promote-without-old-checkpoint", "catch-up-promotion", READERS_KEEP;
+    RetryWithoutCheckpoint, "retry-without-checkpoint", "dead-letters", NOT_STRANDED;
     LateAnnouncement, "late-announcement", "worker-takeover", DECIDED;
 };
 

@@ -18,7 +18,9 @@ pub(crate) const NEVER_BOTH: &str = "no event is applied and owed at once";
 /// G1.
 pub(crate) const IN_ORDER: &str = "events of a key are applied in the order of the log";
 /// G7.
-pub(crate) const NO_HOLES: &str = "no event is applied over an open skip of its key";
+pub(crate) const NO_HOLES: &str = "no event is applied over one of its key that is owed";
+/// G7.
+pub(crate) const NOT_STRANDED: &str = "no event is held behind nothing";
 /// G4, G6.
 pub(crate) const WHOLE: &str = "readers are shown a live generation, and a whole one";
 /// G4, G6.
@@ -35,12 +37,15 @@ pub(crate) const DECIDED: &str = "no event appears at or below a mark or a check
 /// A condition on every state.
 type Condition = fn(&Protocol, &State) -> bool;
 
-const ALWAYS: [(&str, Condition); 11] = [
+const ALWAYS: [(&str, Condition); 12] = [
     (COMPLETE, is_complete),
     (ONCE, |_, state| live(state).all(|g| g.applied.iter().all(|order| !order.has_repeats()))),
-    (NEVER_BOTH, |_, state| live(state).all(|g| g.holds().and(g.skips).is_empty())),
+    (NEVER_BOTH, |_, state| {
+        live(state).all(|g| g.holds().and(g.owes()).is_empty() && g.skips.and(g.aside()).is_empty())
+    }),
     (IN_ORDER, |_, state| live(state).all(|g| g.applied.iter().all(|order| order.rises()))),
     (NO_HOLES, has_no_holes),
+    (NOT_STRANDED, is_none_stranded),
     (WHOLE, is_whole),
     (READERS_KEEP, |protocol, state| {
         is_in_place(&protocol.configuration) || !state.notes.has(Note::ReadersLostWhatTheySaw)
@@ -72,7 +77,7 @@ fn live(state: &State) -> impl Iterator<Item = &Generation> {
 /// Those whose checkpoint says what they hold.
 fn fed<'s>(protocol: &Protocol, state: &'s State) -> impl Iterator<Item = &'s Generation> {
     let is_inline = protocol.configuration.lifecycle == Lifecycle::Inline;
-    live(state).filter(move |g| !(is_inline && g.status == Status::Active))
+    live(state).filter(move |g| !(is_inline && matches!(g.status, Status::Active | Status::Paused)))
 }
 
 fn is_in_place(configuration: &Configuration) -> bool {
@@ -88,23 +93,31 @@ fn due(protocol: &Protocol, state: &State, generation: &Generation) -> Positions
     let is_inline = protocol.configuration.lifecycle == Lifecycle::Inline;
     let wanted = protocol.wanted(state.log.committed(), state);
     match generation.status {
-        Status::Active if is_inline => wanted,
+        Status::Active | Status::Paused if is_inline => wanted,
         _ => wanted.up_to(generation.checkpoint),
     }
 }
 
 fn is_complete(protocol: &Protocol, state: &State) -> bool {
     let has_all =
-        |g: &Generation| due(protocol, state, g).without(g.holds()).without(g.skips).is_empty();
+        |g: &Generation| due(protocol, state, g).without(g.holds()).without(g.owes()).is_empty();
     live(state).all(has_all)
 }
 
 fn has_no_holes(protocol: &Protocol, state: &State) -> bool {
     let key_of = |position: Position| protocol.configuration.key_of(state.log.stream(position));
     let is_behind_none = |g: &Generation| {
-        g.skips.iter().all(|owed| g.applied[key_of(owed)].positions().after(owed).is_empty())
+        g.owes().iter().all(|owed| g.applied[key_of(owed)].positions().after(owed).is_empty())
     };
     live(state).all(is_behind_none)
+}
+
+fn is_none_stranded(protocol: &Protocol, state: &State) -> bool {
+    let key_of = |position: Position| protocol.configuration.key_of(state.log.stream(position));
+    let is_behind_one = |g: &Generation, held: Position| {
+        g.failed.up_to(held).iter().any(|failed| key_of(failed) == key_of(held))
+    };
+    live(state).all(|g| g.held.iter().all(|held| is_behind_one(g, held)))
 }
 
 /// Whoever asked for a rebuild in place has asked for a read model that fills up.
@@ -114,9 +127,11 @@ fn is_whole(protocol: &Protocol, state: &State) -> bool {
     match generation.status {
         Status::Active => due(protocol, state, generation)
             .without(generation.holds())
-            .without(generation.skips)
+            .without(generation.owes())
             .is_empty(),
         Status::Rebuilding => is_in_place(&protocol.configuration),
+        // What comes meanwhile is owed.
+        Status::Paused => protocol.configuration.actors.contains(&Role::Pauser),
         _ => false,
     }
 }
@@ -127,7 +142,7 @@ fn is_decided(protocol: &Protocol, state: &State) -> bool {
     let mark_of = |local: &Local| match local {
         Local::Work(work) => work.mark(),
         Local::Rebuild(rebuild) => rebuild.mark(),
-        Local::Append(_) | Local::Register(_) => 0,
+        Local::Append(_) | Local::Register(_) | Local::Retry(_) | Local::Pause(_) => 0,
     };
     state.actors.iter().all(|actor| in_flight.up_to(mark_of(&actor.local)).is_empty())
         && fed(protocol, state).all(|g| wanted.up_to(g.checkpoint).is_empty())

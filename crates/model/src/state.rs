@@ -8,8 +8,10 @@ use crate::append::Append;
 use crate::bits::{Order, Position, Positions};
 use crate::configuration::{Configuration, Lifecycle, Role};
 use crate::note::Notes;
+use crate::pause::Pause;
 use crate::rebuild::Rebuild;
 use crate::registry::Register;
+use crate::retry::Retry;
 use crate::transaction::Transaction;
 use crate::worker::Work;
 
@@ -27,6 +29,7 @@ pub(crate) enum Status {
     Building,
     Active,
     Rebuilding,
+    Paused,
     Kept,
     Retired,
 }
@@ -45,6 +48,10 @@ pub(crate) struct Generation {
     pub(crate) applied: [Order; STREAMS],
     /// Open skips.
     pub(crate) skips: Positions,
+    /// Dead letters: events that failed …
+    pub(crate) failed: Positions,
+    /// … and those that wait behind them.
+    pub(crate) held: Positions,
 }
 
 impl Generation {
@@ -56,6 +63,8 @@ impl Generation {
             holder: None,
             applied: Default::default(),
             skips: Positions::default(),
+            failed: Positions::default(),
+            held: Positions::default(),
         }
     }
 
@@ -64,9 +73,22 @@ impl Generation {
         self.applied.iter().fold(Positions::default(), |all, order| all.or(order.positions()))
     }
 
+    /// What was put aside.
+    pub(crate) fn aside(&self) -> Positions {
+        self.failed.or(self.held)
+    }
+
+    /// What it does not hold, and knows of.
+    pub(crate) fn owes(&self) -> Positions {
+        self.skips.or(self.aside())
+    }
+
     /// Whether appends enter its gate.
     pub(crate) fn is_listed(&self) -> bool {
-        matches!(self.status, Status::Building | Status::Active | Status::Rebuilding)
+        matches!(
+            self.status,
+            Status::Building | Status::Active | Status::Rebuilding | Status::Paused
+        )
     }
 }
 
@@ -153,6 +175,8 @@ pub(crate) enum Local {
     Work(Work),
     Rebuild(Rebuild),
     Register(Register),
+    Retry(Retry),
+    Pause(Pause),
 }
 
 /// An actor: a session with its open transaction.
@@ -194,6 +218,8 @@ impl State {
                 Role::Appender { .. } => Local::Append(Append::default()),
                 Role::Worker { .. } => Local::Work(Work::default()),
                 Role::Rebuilder { .. } => Local::Rebuild(Rebuild::default()),
+                Role::Pauser => Local::Pause(Pause::default()),
+                Role::Operator => Local::Retry(Retry::default()),
                 Role::Registrar => Local::Register(Register::default()),
             },
         });

@@ -42,6 +42,17 @@ pub(crate) enum Write {
         generation: u8,
         position: Position,
     },
+    /// A dead letter, or an event that waits behind one.
+    PutAside {
+        generation: u8,
+        position: Position,
+        failed: bool,
+    },
+    /// It is none any more.
+    TakeBack {
+        generation: u8,
+        position: Position,
+    },
     Checkpoint {
         generation: u8,
         by: u8,
@@ -195,6 +206,17 @@ impl State {
         skips
     }
 
+    pub(crate) fn aside_seen(&self, me: usize, of: usize) -> Positions {
+        let writes = self.actors[me].transaction.writes.iter();
+        let own = writes.filter_map(|write| match *write {
+            Write::PutAside { generation, position, .. } if generation as usize == of => {
+                Some(position)
+            }
+            _ => None,
+        });
+        self.generations[of].aside().or(own.collect())
+    }
+
     /// Skips whose rows somebody else has deleted and not committed: one waits for that.
     pub(crate) fn skips_locked(&self, me: usize, of: usize) -> Positions {
         let writes = self.others(me).flat_map(|other| &other.writes);
@@ -253,6 +275,16 @@ impl State {
             Write::Settle { generation, position } => {
                 self.generations[generation as usize].skips.remove(position);
             }
+            Write::PutAside { generation, position, failed } => {
+                let generation = &mut self.generations[generation as usize];
+                let aside = if failed { &mut generation.failed } else { &mut generation.held };
+                aside.insert(position);
+            }
+            Write::TakeBack { generation, position } => {
+                let generation = &mut self.generations[generation as usize];
+                generation.failed.remove(position);
+                generation.held.remove(position);
+            }
             Write::Checkpoint { generation, by, to } => {
                 let generation = &mut self.generations[generation as usize];
                 if generation.holder != Some(by) {
@@ -285,7 +317,7 @@ impl State {
         if lost.is_empty() {
             return;
         }
-        let owed = self.shown.map_or(Positions::default(), |shown| self.generations[shown].skips);
+        let owed = self.shown.map_or(Positions::default(), |shown| self.generations[shown].owes());
         if lost.without(owed).is_empty() {
             self.notes.add(Note::ReadersWaitForWhatTheySawBefore);
         } else {

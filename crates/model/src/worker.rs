@@ -3,18 +3,22 @@
 
 use crate::actions::{Move, Protocol, Step};
 use crate::append::name_of_generation;
-use crate::bits::{Position, Positions};
+use crate::apply::Applying;
+use crate::bits::{Few, Position, Positions};
 use crate::configuration::{Key, Lifecycle, Role};
-use crate::feed::{self, Feed, apply_all, is_due, leave, lock_row, take_lease};
+use crate::feed::{self, Feed, is_due, leave, lock_row, take_lease};
 use crate::note::Note;
 use crate::state::{Local, STREAMS, State, Status};
 use crate::story::Story;
+use crate::transaction::Gate;
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Debug)]
 enum At {
     /// Between jobs, or in a batch.
     #[default]
     Feed,
+    /// `careful_drain`: the gate, exclusive, so that no append is under way.
+    DrainGate,
     /// `take_skips`: the locks of keys, tried for.
     DrainKey,
     /// `take_skips`: the rows of the key, in a later statement; then apply.
@@ -28,6 +32,8 @@ pub(crate) struct Work {
     at: At,
     feed: Feed,
     key: usize,
+    /// A drain was refused: the next one looks which event it is.
+    is_careful: bool,
 }
 
 impl Work {
@@ -45,7 +51,7 @@ pub(crate) fn moves(protocol: &Protocol, state: &State, me: usize, work: &Work) 
     let is_run = match status {
         Status::Active | Status::Kept => true,
         Status::Building => !is_inline,
-        Status::Absent | Status::Rebuilding | Status::Retired => false,
+        Status::Absent | Status::Rebuilding | Status::Paused | Status::Retired => false,
     };
     match (work.at, work.feed.at) {
         (At::Feed, feed::At::Ready) if !work.feed.has_lease && is_run => vec![Move::TakeLease],
@@ -54,7 +60,7 @@ pub(crate) fn moves(protocol: &Protocol, state: &State, me: usize, work: &Work) 
         (At::Feed, feed::At::Ready) if !is_due(state, me, generation) => Vec::new(),
         (At::Feed, _) => vec![Move::Go],
         (At::DrainKey, _) => (0..STREAMS).map(Move::DrainKey).collect(),
-        (At::DrainTake | At::DrainCommit, _) => vec![Move::Go],
+        (At::DrainGate | At::DrainTake | At::DrainCommit, _) => vec![Move::Go],
     }
 }
 
@@ -111,6 +117,7 @@ fn begin_drain(
     match lock_row(protocol, state, me, generation, story) {
         None => return Step::Blocked,
         Some(false) => *work = Work::default(),
+        Some(true) if work.is_careful => work.at = At::DrainGate,
         Some(true) => work.at = At::DrainKey,
     }
     Step::Done
@@ -140,8 +147,12 @@ fn lock_key(
     Step::Done
 }
 
+/// What is owed of a key. Where a dead letter holds the key, that comes first.
 fn owed(protocol: &Protocol, state: &State, me: usize, generation: usize, key: usize) -> Positions {
     let key_of = |position: &Position| protocol.configuration.key_of(state.log.stream(*position));
+    if state.aside_seen(me, generation).iter().any(|position| key_of(&position) == key) {
+        return Positions::default();
+    }
     state.skips_seen(me, generation).iter().filter(|position| key_of(position) == key).collect()
 }
 
@@ -153,17 +164,46 @@ fn drain(
     work: &mut Work,
     story: &mut Story,
 ) -> Step {
-    if work.at == At::DrainCommit {
-        story.say(|| "commits".into());
-        state.commit(me);
-        *work = Work { feed: Feed::ready(), ..Work::default() };
-        return Step::Done;
+    match work.at {
+        At::DrainGate => {
+            let name = name_of_generation(generation);
+            story.say(|| format!("takes the gate of {name}, exclusively"));
+            if !state.take(me, Gate::Generation(generation)) {
+                return Step::Blocked;
+            }
+            work.at = At::DrainKey;
+        }
+        At::DrainCommit => {
+            story.say(|| "commits".into());
+            state.commit(me);
+            *work = Work { feed: Feed::ready(), ..Work::default() };
+        }
+        _ => return take(protocol, state, me, generation, work, story),
     }
+    Step::Done
+}
+
+fn take(
+    protocol: &Protocol,
+    state: &mut State,
+    me: usize,
+    generation: usize,
+    work: &mut Work,
+    story: &mut Story,
+) -> Step {
     let owed = owed(protocol, state, me, generation, work.key);
     if !owed.and(state.skips_locked(me, generation)).is_empty() {
         return Step::Blocked;
     }
-    apply_all(protocol, state, me, generation, owed, owed, story);
+    let mut applying = Applying { protocol, state, me, generation, story };
+    if !work.is_careful && owed.iter().next().is_some_and(|first| applying.fails(first)) {
+        applying.story.say(|| "an event fails: the drain is rolled back".into());
+        state.roll_back(me);
+        *work = Work { feed: Feed::ready(), is_careful: true, ..Work::default() };
+        return Step::Done;
+    }
+    applying.settle(owed);
+    applying.apply(owed, Few::default());
     state.notes.add(Note::DrainedByAWorker);
     work.at = At::DrainCommit;
     Step::Done

@@ -36,6 +36,7 @@ macro_rules! configurations {
 configurations! {
     an_append_meets_a_flip_behind_the_fence "append-and-flip",
     two_rebuilders_cannot_contradict_each_other "two-rebuilders",
+    two_rebuilders_without_the_fence "two-rebuilders-without-fence",
     a_promotion_can_be_rolled_back_under_appends "promote-and-roll-back",
     a_kept_generation_settles_what_it_owes_first "kept-with-skips",
     a_flip_without_the_fence_loses_nothing "beside-without-fence",
@@ -45,7 +46,11 @@ configurations! {
     a_rebuild_in_place_without_the_fence_drains_in_order "in-place-without-fence",
     an_append_meets_a_registration "append-and-registration",
     old_code_and_new_share_a_stream "old-code",
+    a_generation_is_paused_under_appends "pause-and-resume",
     two_streams_share_a_key "keys-across-streams",
+    two_streams_share_a_key_without_the_fence "keys-across-streams-without-fence",
+    a_dead_letter_holds_its_key_for_all_appends "held-keys",
+    a_dead_letter_is_tried_again_beside_batches "dead-letters",
     a_worker_taken_for_dead_changes_nothing "worker-takeover",
     a_promotion_never_takes_readers_back "catch-up-promotion",
 }

@@ -42,10 +42,13 @@ mistakes! {
     missing_key_lock_is_found NoKeyLock,
     rollback_to_an_unlisted_generation_is_found KeptNotListed,
     swap_without_the_registry_gate_is_found SwapWithoutRegistryGate,
+    change_of_status_beside_a_batch_is_found StatusWithoutCheckpoint,
     flip_without_the_fence_and_without_waiting_is_found FlipWithoutHolders,
     flip_at_whatever_mark_is_found FlipAtAnyMark,
+    keys_of_a_generation_being_built_are_needed BuildingKeysUnlocked,
     generation_kept_without_the_fence_is_found KeptWithoutTheFence,
     feeding_past_open_skips_is_found FeedPastOpenSkips,
     promotion_that_does_not_hold_the_old_checkpoint_is_found PromoteWithoutOldCheckpoint,
+    retry_beside_a_batch_is_found RetryWithoutCheckpoint,
     late_announcement_is_found LateAnnouncement,
 }

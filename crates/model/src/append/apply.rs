@@ -1,7 +1,8 @@
 //! `apply_inline`: what an append does with its event, generation by generation.
 
 use super::{At, Doing, name_of_generation};
-use crate::bits::{Position, Positions};
+use crate::apply::Applying;
+use crate::bits::{Few, Positions};
 use crate::mistake::Mistake;
 use crate::note::Note;
 use crate::state::Status;
@@ -20,6 +21,7 @@ impl Doing<'_> {
             Status::Active if self.carries => return self.decide_to_apply(generation),
             Status::Active => self.owe(generation, "not applied by this client"),
             Status::Rebuilding => self.owe(generation, "rebuilding"),
+            Status::Paused => self.owe(generation, "paused"),
             Status::Building if stored.recording => self.owe(generation, "being built"),
             status => {
                 let name = name_of_generation(generation);
@@ -34,7 +36,7 @@ impl Doing<'_> {
         let open = self.open_skips(generation);
         let help = self.protocol.configuration.help;
         if open.is_empty() || self.protocol.has(Mistake::DrainWithoutKeyRule) {
-            self.apply(generation, self.append.position);
+            self.apply_or_hold(generation, Positions::default());
         } else if open.len() > help {
             self.state.notes.add(Note::RecordedBehindOpenSkips);
             self.owe(generation, "behind open skips");
@@ -47,6 +49,34 @@ impl Doing<'_> {
         }
         self.append.done_with(generation);
         true
+    }
+
+    /// With open skips of the key, which come first. Where a dead letter holds the key, they stay, and
+    /// the event waits behind all of it.
+    fn apply_or_hold(&mut self, generation: usize, skips: Positions) {
+        let position = self.append.position;
+        let is_held = self.is_held(generation);
+        if is_held && !skips.is_empty() {
+            self.owe(generation, "behind open skips");
+            return;
+        }
+        let Doing { protocol, state, me, story, .. } = self;
+        let mut applying = Applying { protocol, state, me: *me, generation, story };
+        if is_held {
+            applying.put_aside(position, false);
+            return;
+        }
+        applying.settle(skips);
+        let mut events = skips;
+        events.insert(position);
+        applying.apply(events, Few::default());
+    }
+
+    fn is_held(&self, generation: usize) -> bool {
+        let configuration = &self.protocol.configuration;
+        let key = configuration.key_of(self.stream);
+        let mut aside = self.state.aside_seen(self.me, generation).iter();
+        aside.any(|position| configuration.key_of(self.state.log.stream(position)) == key)
     }
 
     pub(super) fn open_skips(&self, generation: usize) -> Positions {
@@ -63,26 +93,13 @@ impl Doing<'_> {
             return false;
         }
         let there = saw.and(self.state.skips_seen(self.me, generation));
-        for position in there.iter() {
-            let settle = Write::Settle { generation: generation as u8, position };
-            self.state.write(self.me, settle);
-            self.apply(generation, position);
-        }
         self.state.notes.add(match there == saw {
             true => Note::HelpDrained,
             false => Note::SkipsWereDrainedMeanwhile,
         });
-        self.apply(generation, self.append.position);
+        self.apply_or_hold(generation, there);
         self.append.done_with(generation);
         true
-    }
-
-    pub(super) fn apply(&mut self, generation: usize, position: Position) {
-        let key = self.protocol.configuration.key_of(self.state.log.stream(position)) as u8;
-        self.story
-            .say(|| format!("applies event {position} to {}", name_of_generation(generation)));
-        let apply = Write::Apply { generation: generation as u8, key, position };
-        self.state.write(self.me, apply);
     }
 
     pub(super) fn owe(&mut self, generation: usize, reason: &str) {

@@ -253,12 +253,14 @@ impl Doing<'_> {
         }
     }
 
-    /// In the order of generations, one key each. Those that are being built need none: the fence
-    /// waits for all appends.
+    /// In the order of generations, one key each. Those that are being built need none, because the
+    /// fence waits for all appends; unless they are to be finished without it.
     fn lock_keys(&mut self) -> bool {
         let key = self.protocol.configuration.key_of(self.stream);
         for generation in self.append.listed.iter() {
-            if self.state.generations[generation].status != Status::Building
+            let stored = self.state.generations[generation];
+            let is_recorded = stored.recording && !self.protocol.has(Mistake::BuildingKeysUnlocked);
+            if (stored.status != Status::Building || is_recorded)
                 && !self.state.lock_key(self.me, generation, key)
             {
                 return false;

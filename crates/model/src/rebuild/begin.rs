@@ -12,8 +12,13 @@ impl Doing<'_> {
     /// A change of status raises the epoch, in the checkpoint's row: a job that has it locked is
     /// waited for. Before any gate, because appends wait for those.
     pub(super) fn stop_jobs(&mut self, generation: usize, then: At) -> Step {
-        self.story.say(|| format!("locks the checkpoint of {}", name_of_generation(generation)));
-        if !self.state.lock_row(self.me, generation) {
+        if self.protocol.has(Mistake::StatusWithoutCheckpoint) {
+            self.story.say(|| "begins to change a status, without the checkpoint".into());
+            self.state.transaction(self.me);
+        } else if self.state.lock_row(self.me, generation) {
+            let name = name_of_generation(generation);
+            self.story.say(|| format!("locks the checkpoint of {name}"));
+        } else {
             return Step::Blocked;
         }
         self.rebuild.at = then;

@@ -3,9 +3,10 @@
 use super::{At, Doing, Rebuild};
 use crate::actions::Step;
 use crate::append::name_of_generation;
-use crate::bits::Position;
+use crate::apply::Applying;
+use crate::bits::{Few, Position};
 use crate::configuration::{Kind, Plan};
-use crate::feed::apply_all;
+use crate::mistake::Mistake;
 use crate::note::Note;
 use crate::state::{GENERATIONS, Status};
 use crate::transaction::{Gate, Write};
@@ -33,7 +34,9 @@ impl Doing<'_> {
         let committed = protocol.wanted(state.log.committed(), state);
         let owed = state.skips_seen(*me, plan.to);
         let tail = committed.after(target.checkpoint).or(owed);
-        apply_all(protocol, state, *me, plan.to, tail, owed, story);
+        let mut applying = Applying { protocol, state, me: *me, generation: plan.to, story };
+        applying.settle(owed);
+        applying.apply(tail, Few::default());
         let highest = committed.highest();
         self.move_checkpoint(highest.max(target.checkpoint));
         self.flip(Status::Kept, highest)
@@ -71,7 +74,8 @@ impl Doing<'_> {
             false => Note::FlippedWithoutTheFence,
         });
         self.state.commit(self.me);
-        self.rebuild = Rebuild { plan: self.rebuild.plan + 1, ..Rebuild::default() };
+        let is_done = u8::from(!self.plan.keeps || self.protocol.has(Mistake::KeptWithoutTheFence));
+        self.rebuild = Rebuild { plan: self.rebuild.plan + is_done, ..Rebuild::default() };
         Step::Done
     }
 }

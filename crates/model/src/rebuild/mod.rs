@@ -7,6 +7,7 @@
 //!   then, as a feeder:   lease, batches up to the mark
 //!   with the fence:      rows ─> FenceGates ─> FenceTail ─> commit
 //!   without it:          Record, commit ─> Holders ─> batches ─> row, flip ─> commit
+//!   and keeps the old:   KeepHolders ─> KeepMark ─> KeepRow ─> commit
 //!   catch-up:            rows ─> PromoteLook ─> commit
 //! ```
 //!
@@ -26,6 +27,7 @@ use crate::transaction::{Gate, Write};
 
 mod begin;
 mod fence;
+mod keep;
 mod without_fence;
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Debug)]
@@ -55,6 +57,14 @@ enum At {
     FenceTail,
     PromoteLook,
     FlipCommit,
+    /// Without the fence, afterwards: waits for those who hold the gate of the old generation, of
+    /// whom some applied to it, …
+    KeepHolders,
+    /// … finds a mark that has passed all that, …
+    KeepMark,
+    /// … and has it fed from there.
+    KeepRow,
+    KeepCommit,
 }
 
 /// Where a rebuild stands.
@@ -107,6 +117,9 @@ pub(crate) fn moves(protocol: &Protocol, state: &State, me: usize, rebuild: &Reb
     };
     if rebuild.at != At::Feed || rebuild.feed.at != feed::At::Ready {
         return vec![Move::Go];
+    }
+    if plan.from.is_some_and(|from| state.generations[from].status == Status::Paused) {
+        return vec![Move::Keep];
     }
     let target = &state.generations[plan.to];
     if plan.kind == Kind::InPlace && target.status == Status::Absent {
@@ -203,6 +216,7 @@ impl Doing<'_> {
             Move::Fence => self.lock_rows(At::FenceGates),
             Move::Promote => self.lock_rows(At::PromoteLook),
             Move::Flip => self.flip_without_fence(),
+            Move::Keep => self.begin_to_keep(),
             _ => Step::Blocked,
         }
     }
@@ -221,6 +235,10 @@ impl Doing<'_> {
             At::FenceTail => self.tail_and_flip(),
             At::PromoteLook => self.promote(),
             At::FlipCommit => self.commit_flip(),
+            At::KeepHolders => self.wait_to_keep(),
+            At::KeepMark => self.find_mark_to_keep(),
+            At::KeepRow => self.keep(),
+            At::KeepCommit => self.commit_keep(),
         }
     }
 

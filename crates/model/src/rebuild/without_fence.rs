@@ -66,9 +66,11 @@ impl Doing<'_> {
             return Step::Done;
         }
         let highest = self.state.log.committed().highest();
-        match self.protocol.has(Mistake::KeptWithoutTheFence) {
-            true => self.flip(Status::Kept, highest),
-            false => self.flip(Status::Retired, highest),
-        }
+        let old = match self.plan.keeps {
+            true if self.protocol.has(Mistake::KeptWithoutTheFence) => Status::Kept,
+            true => Status::Paused,
+            false => Status::Retired,
+        };
+        self.flip(old, highest)
     }
 }
