@@ -106,7 +106,8 @@ impl PostgresHandler for Waiting {
             let orders = self.0.lock().unwrap().take();
             if let Some(mut orders) = orders {
                 println!("all is written");
-                orders.recv().await;
+                // It keeps its thread, so that the engine's time limit cannot stop it when it wakes.
+                tokio::task::block_in_place(|| orders.blocking_recv());
                 println!("going on");
             }
             Ok(())
