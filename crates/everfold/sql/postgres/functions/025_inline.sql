@@ -37,6 +37,15 @@ BEGIN
     RETURN across_streams;
 END $$;
 
+-- The events at these positions, in the order of the list. Each is looked up by itself, which is the
+-- only plan there is: one that a session makes while the table is empty, and keeps, reads no more
+-- than they need. The server puts the query in the place of the call.
+CREATE OR REPLACE FUNCTION everfold.events_at(positions bigint[]) RETURNS SETOF everfold.events
+LANGUAGE sql STABLE AS $$
+    SELECT e.* FROM pg_catalog.unnest($1) AS p(at)
+     CROSS JOIN LATERAL (SELECT * FROM everfold.events e WHERE e.position OPERATOR(pg_catalog.=) p.at LIMIT 1) e
+$$;
+
 -- The key of an event: the text of its fields, NULL where one is missing or null; the stream where
 -- no fields are named. Several fields are a JSON array of texts. The same as Key::of of the library.
 CREATE OR REPLACE FUNCTION everfold.key_of(
@@ -171,7 +180,7 @@ BEGIN
         -- One by one: for a list the server would make a plan each time, which costs more than all
         -- the rest.
         generation := pg_catalog.abs(generation);
-        SELECT g.id, g.kind, g.status, g.on_error, g.home,
+        SELECT g.id, g.kind, g.status, g.on_error, g.home, g.event_types,
                EXISTS (SELECT FROM everfold.skips s WHERE s.generation OPERATOR(pg_catalog.=) g.id)
             OR EXISTS (SELECT FROM everfold.dead_letters d WHERE d.generation OPERATOR(pg_catalog.=) g.id)
                AS owes
@@ -181,10 +190,35 @@ BEGIN
             AND g.on_error OPERATOR(pg_catalog.=) 'stop' AND NOT g.owes
         THEN
             EXECUTE pg_catalog.format('SELECT %I.apply($1)', g.home) USING positions;
+        ELSIF g.kind OPERATOR(pg_catalog.<>) 'sql' AND g.status OPERATOR(pg_catalog.=) 'active'
+            AND NOT g.owes AND g.id OPERATOR(pg_catalog.=) ANY ($3)
+        THEN
+            carried := pg_catalog.array_cat(carried, everfold.carry(g.id, g.event_types, positions));
         ELSIF g.status OPERATOR(pg_catalog.<>) ALL ('{building,kept,retired}'::pg_catalog.text[]) THEN
             carried := pg_catalog.array_cat(carried,
                 everfold.apply_inline_carefully(g.id, positions, $3, g.owes));
         END IF;
+    END LOOP;
+    RETURN carried;
+END $$;
+
+-- What a caller has to apply to a generation: those of the events that it wants, all of them where
+-- no types are named.
+CREATE OR REPLACE FUNCTION everfold.carry(generation integer, event_types text[], positions bigint[])
+RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, everfold, pg_temp
+SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    wanted bigint[] := $3;
+    carried bigint[];
+BEGIN
+    IF $2 IS NOT NULL THEN
+        wanted := ARRAY(SELECT e.position FROM everfold.events_at($3) e WHERE e.type = ANY ($2));
+    END IF;
+    FOR n IN 1 .. cardinality(wanted) LOOP
+        carried[2 * n - 1] := $1;
+        carried[2 * n] := wanted[n];
     END LOOP;
     RETURN carried;
 END $$;
@@ -219,8 +253,8 @@ BEGIN
                    coalesce(everfold.key_of(g.key_fields, e.stream_id, e.type, e.data, e.metadata),
                        -- One without a key has its own, so that no other waits for it.
                        'no key: ' || e.position) AS key
-              FROM everfold.events e
-             WHERE e.position = ANY ($2) AND (g.event_types IS NULL OR e.type = ANY (g.event_types))) e;
+              FROM everfold.events_at($2) e
+             WHERE g.event_types IS NULL OR e.type = ANY (g.event_types)) e;
     IF wanted IS NULL THEN
         RETURN NULL;
     ELSIF g.status <> 'active' OR (g.kind <> 'sql' AND g.id = ANY (coalesce($3, '{}')) IS NOT TRUE) THEN
@@ -278,8 +312,7 @@ BEGIN
     END IF;
 
     IF g.kind <> 'sql' THEN
-        RETURN ARRAY(SELECT v FROM unnest(wanted) WITH ORDINALITY AS u(position, n),
-                            unnest(ARRAY[g.id, u.position]) WITH ORDINALITY AS p(v, m) ORDER BY u.n, p.m);
+        RETURN everfold.carry(g.id, NULL, wanted);
     ELSIF g.on_error = 'stop' THEN
         EXECUTE format('SELECT %I.apply($1)', g.home) USING wanted;
     ELSE
@@ -329,9 +362,8 @@ DECLARE
     said text;
 BEGIN
     IF g.key_fields IS NOT NULL THEN
-        without_key := ARRAY(SELECT e.position FROM everfold.events e
-            WHERE e.position = ANY (positions)
-              AND everfold.key_of(g.key_fields, e.stream_id, e.type, e.data, e.metadata) IS NULL);
+        without_key := ARRAY(SELECT e.position FROM everfold.events_at(positions) e
+            WHERE everfold.key_of(g.key_fields, e.stream_id, e.type, e.data, e.metadata) IS NULL);
     END IF;
     IF without_key = '{}' AND everfold.try_inline(g.home, positions) THEN
         RETURN;
@@ -376,40 +408,22 @@ CREATE OR REPLACE FUNCTION everfold.carried_events(carried bigint[],
     OUT positions bigint[], OUT stream_ids text[], OUT versions bigint[], OUT types text[],
     OUT schema_versions integer[], OUT data jsonb[], OUT metadata jsonb[], OUT ids uuid[],
     OUT times timestamptz[])
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, everfold, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, everfold, pg_temp
+SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    wanted bigint[];
+BEGIN
+    IF cardinality($1) = 2 THEN
+        wanted := $1[2:2];
+    ELSE
+        wanted := ARRAY(SELECT DISTINCT $1[2 * n] FROM generate_series(1, cardinality($1) / 2) n ORDER BY 1);
+    END IF;
     SELECT array_agg(e.position), array_agg(e.stream_id::text), array_agg(e.version),
            array_agg(e.type::text), array_agg(e.schema_version), array_agg(e.data),
            array_agg(e.metadata), array_agg(e.id), array_agg(e.recorded_at)
-      FROM (SELECT e.* FROM everfold.events e
-             WHERE e.position = ANY (ARRAY(SELECT $1[2 * n] FROM generate_series(1, cardinality($1) / 2) n))
-             ORDER BY e.position) e
-$$;
-
--- The documents as they are now, of those streams whose events a caller has to apply to document
--- projections. The key of an inline document is its stream, which is locked.
-CREATE OR REPLACE FUNCTION everfold.carried_documents(
-    carried bigint[], positions bigint[], stream_ids text[],
-    OUT generations integer[], OUT keys text[], OUT documents jsonb[])
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, everfold, pg_temp AS $$
-DECLARE
-    part record;
-    some_keys text[];
-    some_documents jsonb[];
-BEGIN
-    FOR part IN
-        SELECT g.id, g.home, g.tables[1] AS table_name, array_agg(DISTINCT u.stream_id) AS keys
-          FROM generate_series(1, cardinality($1) / 2) n
-          JOIN everfold.generations g ON g.id = $1[2 * n - 1] AND g.kind = 'document'
-          JOIN unnest($2, $3) AS u(position, stream_id) ON u.position = $1[2 * n]
-         GROUP BY g.id
-    LOOP
-        EXECUTE format('SELECT array_agg(d.key::text), array_agg(d.document) FROM %I.%I d WHERE d.key = ANY ($1)',
-                part.home, part.table_name)
-           INTO some_keys, some_documents USING part.keys;
-        generations := generations || array_fill(part.id, ARRAY[coalesce(cardinality(some_keys), 0)]);
-        keys := keys || some_keys;
-        documents := documents || some_documents;
-    END LOOP;
+      INTO positions, stream_ids, versions, types, schema_versions, data, metadata, ids, times
+      FROM everfold.events_at(wanted) e;
 END $$;
 
 -- Records what a client could not apply to the inline projections that it carries: dead letters, the

@@ -16,7 +16,7 @@
 --
 -- `carried` is what the caller has to apply now, NULL if nothing: generation, position, generation,
 -- position … , with the events at these positions as they are stored (some may be older: skips of
--- the same keys) and the documents that they concern.
+-- the same keys).
 CREATE OR REPLACE FUNCTION everfold.append_group(
     streams text[], member_streams integer[], expected bigint[], member_sizes integer[],
     types text[], data jsonb[], metadata jsonb[], ids uuid[], schema_versions integer[],
@@ -26,9 +26,9 @@ CREATE OR REPLACE FUNCTION everfold.append_group(
     OUT carried bigint[],
     OUT event_positions bigint[], OUT event_streams text[], OUT event_versions bigint[],
     OUT event_types text[], OUT event_schema_versions integer[], OUT event_data jsonb[],
-    OUT event_metadata jsonb[], OUT event_ids uuid[], OUT event_times timestamptz[],
-    OUT document_generations integer[], OUT document_keys text[], OUT documents jsonb[])
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, everfold, pg_temp AS $$
+    OUT event_metadata jsonb[], OUT event_ids uuid[], OUT event_times timestamptz[])
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, everfold, pg_temp
+SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     member_count integer := cardinality(member_streams);
@@ -89,7 +89,9 @@ BEGIN
       LEFT JOIN LATERAL (
           SELECT e.version FROM everfold.events e
            WHERE e.stream_id = u.stream_id ORDER BY e.version DESC LIMIT 1) v ON true;
-    SELECT array_agg(e.id) INTO known FROM everfold.events e WHERE e.id = ANY (ids);
+    -- Each by itself: a plan that is made while the table is empty, and kept, still uses the index.
+    SELECT array_agg(e.id) INTO known FROM unnest(ids) AS i(id)
+     CROSS JOIN LATERAL (SELECT e.id FROM everfold.events e WHERE e.id = i.id LIMIT 1) e;
 
     FOR m IN 1 .. member_count LOOP
         s := member_streams[m];
@@ -189,8 +191,6 @@ BEGIN
             SELECT * INTO event_positions, event_streams, event_versions, event_types,
                    event_schema_versions, event_data, event_metadata, event_ids, event_times
               FROM everfold.carried_events(carried);
-            SELECT * INTO document_generations, document_keys, documents
-              FROM everfold.carried_documents(carried, event_positions, event_streams);
         END IF;
     END IF;
 END $$;

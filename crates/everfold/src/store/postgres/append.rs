@@ -38,8 +38,7 @@ macro_rules! append_group_carrying {
         concat!(
             "SELECT outcomes, first_positions, last_positions, versions, messages, carried, \
              event_positions, event_streams, event_versions, event_types, event_schema_versions, \
-             event_data, event_metadata, event_ids, event_times, document_generations, \
-             document_keys, documents \
+             event_data, event_metadata, event_ids, event_times \
              FROM everfold.append_group($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, ",
             $carries,
             ")"
@@ -321,6 +320,11 @@ impl<'a> GroupCall<'a> {
         params.extend(self.events.params());
         params.push((wait, Type::BOOL));
         params
+    }
+
+    /// The distinct streams.
+    pub(super) fn streams(&self) -> &Vec<&'a str> {
+        &self.streams
     }
 
     /// The call of a client that applies these generations itself.

@@ -16,8 +16,11 @@ pub(super) struct Due {
     events: Vec<DueEvent>,
     /// By generation, in rising order.
     pub(super) positions: BTreeMap<i32, Vec<Position>>,
-    documents: HashMap<(i32, String), String>,
+    documents: Documents,
 }
+
+/// Documents by generation and key.
+pub(super) type Documents = HashMap<(i32, String), String>;
 
 /// An event in today's shape, or why it has none.
 pub(super) struct DueEvent {
@@ -29,7 +32,11 @@ pub(super) struct DueEvent {
 const CARRIED: usize = 5;
 
 impl Due {
-    pub(super) fn read(row: &Row, upcasters: &Upcasters) -> Result<Due, Error> {
+    pub(super) fn read(
+        row: &Row,
+        documents: Documents,
+        upcasters: &Upcasters,
+    ) -> Result<Due, Error> {
         let Some(carried) = row.try_get::<_, Option<Vec<i64>>>(CARRIED)? else {
             return Ok(Due::default());
         };
@@ -39,7 +46,7 @@ impl Due {
             positions.entry(generation).or_default().push(Position::from_stored(pair[1]));
         }
         let events = events(row, upcasters)?;
-        Ok(Due { events, positions, documents: documents(row)? })
+        Ok(Due { events, positions, documents })
     }
 
     pub(super) fn at(&self, position: Position) -> &DueEvent {
@@ -81,12 +88,4 @@ fn events(row: &Row, upcasters: &Upcasters) -> Result<Vec<DueEvent>, Error> {
             DueEvent { event, refused }
         };
     Ok(json.enumerate().map(event).collect())
-}
-
-fn documents(row: &Row) -> Result<HashMap<(i32, String), String>, Error> {
-    let generations: Option<Vec<i32>> = row.try_get(CARRIED + 10)?;
-    let keys: Option<Vec<String>> = row.try_get(CARRIED + 11)?;
-    let documents: Option<Vec<JsonString>> = row.try_get(CARRIED + 12)?;
-    let keys = generations.unwrap_or_default().into_iter().zip(keys.unwrap_or_default());
-    Ok(keys.zip(documents.unwrap_or_default()).map(|(key, json)| (key, json.0)).collect())
 }

@@ -14,7 +14,7 @@ use super::super::error::{store_error, transient_trouble};
 use super::due::Due;
 use super::fold::{GivenUp, Why};
 use super::write::{InTransaction, Run, Write};
-use super::{Carries, one_row, refused};
+use super::{Carries, failed, one_row, refused};
 use crate::append::StreamAppend;
 use crate::error::AppendError;
 use crate::projection::definition::OnError;
@@ -76,7 +76,8 @@ async fn append_and_apply(
     let (limited, called) = tokio::join!(biased; session.batch(&limit), session.run(sql, &params));
     limited?;
     let row = one_row(called, appends[0])?;
-    let due = carries.due(&row)?;
+    let loaded = carries.loads(call.streams()).send(session).await;
+    let due = carries.due(&row, loaded.map_err(|error| failed(error, appends[0]))?)?;
     let mut writes = carries.fold(&due)?;
     for (generation, positions) in &due.positions {
         let Some(carried) = carries.carried.get(generation) else { continue };

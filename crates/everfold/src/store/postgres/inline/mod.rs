@@ -1,7 +1,8 @@
 //! Inline projections in Rust: applied by this client, in the append's own transaction.
 //!
 //! ```text
-//!   BEGIN, append_group(…, carries) ──> what is ours to apply: events as stored, documents as they are
+//!   BEGIN, append_group(…, carries) ──> what is ours to apply: events as stored
+//!          SELECT documents         ──> the documents of these streams, as they are
 //!   fold documents, run handlers
 //!   write documents, COMMIT
 //! ```
@@ -12,12 +13,14 @@
 mod due;
 mod fold;
 mod handler;
+mod load;
 mod write;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock};
 
 use tokio_postgres::Row;
+use tokio_postgres::types::Type;
 
 use super::append::{BEGIN_PIPELINED, GroupCall, Outcome, outcomes};
 use super::connect::{Connection, QueryError};
@@ -29,7 +32,8 @@ use crate::projection::projector::{ApplyError, Projector};
 use crate::store::Carried;
 use crate::upcast::Upcasters;
 
-use due::Due;
+use due::{Documents, Due};
+use load::Loads;
 use write::Write;
 
 /// The inline projections in Rust that appends through this handle apply.
@@ -129,22 +133,36 @@ impl Carries {
     ) -> Result<Vec<Outcome>, AppendError> {
         let (call, carries) = (GroupCall::new(appends), self.ids());
         let (sql, params) = call.pipelined(&wait, &carries);
+        let loads = self.loads(call.streams());
+        // All of them first: behind one that is not prepared yet the next would be sent before it,
+        // and documents that were read before the append are those of somebody else's past.
+        let types: Vec<Type> = params.iter().map(|(_, kind)| kind.clone()).collect();
+        connection.prepare(sql, &types).await.map_err(|error| failed(error, appends[0]))?;
+        loads.prepare(connection).await.map_err(|error| failed(error, appends[0]))?;
         // In this order: each is sent as soon as it is first polled.
-        let (begun, called) = tokio::join!(
+        let (begun, called, loaded) = tokio::join!(
             biased;
             connection.batch(BEGIN_PIPELINED),
             connection.try_query(sql, &params),
+            loads.send(connection),
         );
         begun?;
         let row = one_row(called, appends[0])?;
-        let due = self.due(&row)?;
+        let loaded = loaded.map_err(|error| failed(error, appends[0]))?;
+        let due = self.due(&row, loaded)?;
         let writes = self.fold(&due)?;
         write::commit(connection, &writes).await?;
         Ok(outcomes(&row, appends))
     }
 
-    fn due(&self, row: &Row) -> Result<Due, AppendError> {
-        Ok(Due::read(row, &self.upcasters).map_err(super::error::store_error)?)
+    fn loads<'a>(&self, streams: &'a Vec<&'a str>) -> Loads<'a> {
+        let documents = |carried: &&Carried| matches!(carried.projector, Projector::Document(_));
+        let generations = self.carried.values().filter(documents);
+        Loads::new(generations.map(|carried| carried.generation.as_ref()), streams)
+    }
+
+    fn due(&self, row: &Row, documents: Documents) -> Result<Due, AppendError> {
+        Ok(Due::read(row, documents, &self.upcasters).map_err(super::error::store_error)?)
     }
 
     /// Folds all documents that are due.
@@ -180,12 +198,15 @@ fn refused(generation: &Generation, error: ApplyError) -> AppendError {
     }
 }
 
+fn failed(error: QueryError, append: &StreamAppend) -> AppendError {
+    match error {
+        QueryError::Driver(error) => append_error(error, append),
+        error => error.into_store_error().into(),
+    }
+}
+
 fn one_row(rows: Result<Vec<Row>, QueryError>, append: &StreamAppend) -> Result<Row, AppendError> {
-    let mut rows = match rows {
-        Ok(rows) => rows,
-        Err(QueryError::Driver(error)) => return Err(append_error(error, append)),
-        Err(error) => return Err(error.into_store_error().into()),
-    };
+    let mut rows = rows.map_err(|error| failed(error, append))?;
     match (rows.pop(), rows.is_empty()) {
         (Some(row), true) => Ok(row),
         _ => {

@@ -84,6 +84,16 @@ pub(super) struct Documents {
     stream_versions: Vec<i64>,
 }
 
+impl Documents {
+    /// The types of the parameters: lists, unless there is just one document.
+    fn types(&self) -> [Type; 4] {
+        match self.keys.len() {
+            1 => [Type::TEXT, Type::JSONB, Type::INT8, Type::INT8],
+            _ => [Type::TEXT_ARRAY, Type::JSONB_ARRAY, Type::INT8_ARRAY, Type::INT8_ARRAY],
+        }
+    }
+}
+
 impl Write {
     /// Documents that changed, sorted by key, and those that are gone.
     pub(super) fn documents(generation: &Generation, changes: Vec<DocumentChange>) -> Vec<Write> {
@@ -102,9 +112,12 @@ impl Write {
         let table = table(generation);
         let mut writes = Vec::new();
         if !rows.keys.is_empty() {
+            let values = match rows.keys.len() {
+                1 => "VALUES ($1, $2, $3, $4)",
+                _ => "SELECT * FROM unnest($1::text[], $2::jsonb[], $3::bigint[], $4::bigint[])",
+            };
             let sql = format!(
-                "INSERT INTO {table} AS d (key, document, position, stream_version) \
-                 SELECT * FROM unnest($1::text[], $2::jsonb[], $3::bigint[], $4::bigint[]) \
+                "INSERT INTO {table} AS d (key, document, position, stream_version) {values} \
                  ON CONFLICT (key) DO UPDATE SET document = EXCLUDED.document, \
                  position = EXCLUDED.position, stream_version = EXCLUDED.stream_version"
             );
@@ -127,12 +140,21 @@ impl Write {
             Write::Documents { sql, rows } => {
                 let documents: Vec<JsonText<'_>> =
                     rows.documents.iter().map(|json| JsonText::new(json)).collect();
-                let params: [Param<'_>; 4] = [
-                    (&rows.keys, Type::TEXT_ARRAY),
-                    (&documents, Type::JSONB_ARRAY),
-                    (&rows.positions, Type::INT8_ARRAY),
-                    (&rows.stream_versions, Type::INT8_ARRAY),
-                ];
+                let [a, b, c, d] = rows.types();
+                let params: [Param<'_>; 4] = match documents.as_slice() {
+                    [document] => [
+                        (&rows.keys[0], a),
+                        (document, b),
+                        (&rows.positions[0], c),
+                        (&rows.stream_versions[0], d),
+                    ],
+                    _ => [
+                        (&rows.keys, a),
+                        (&documents, b),
+                        (&rows.positions, c),
+                        (&rows.stream_versions, d),
+                    ],
+                };
                 session.run(sql, &params).await.map(drop)
             }
             Write::Deleted { sql, keys } => {
@@ -145,10 +167,7 @@ impl Write {
     /// The statement, with the types of its parameters.
     fn statement(&self) -> (&str, Vec<Type>) {
         match self {
-            Write::Documents { sql, .. } => {
-                let numbers = [Type::INT8_ARRAY, Type::INT8_ARRAY];
-                (sql, [Type::TEXT_ARRAY, Type::JSONB_ARRAY].into_iter().chain(numbers).collect())
-            }
+            Write::Documents { sql, rows } => (sql, rows.types().to_vec()),
             Write::Deleted { sql, .. } => (sql, vec![Type::TEXT_ARRAY]),
             Write::GivenUp(_) => (GIVE_UP, GIVEN_UP_TYPES.to_vec()),
         }
@@ -212,7 +231,7 @@ pub(super) async fn commit(connection: &Connection, writes: &[Write]) -> Result<
     committed
 }
 
-fn table(generation: &Generation) -> String {
+pub(super) fn table(generation: &Generation) -> String {
     let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
     let name = generation.tables.first().map_or(generation.name.as_str(), String::as_str);
     format!("{}.{}", quoted(&generation.home), quoted(name))
