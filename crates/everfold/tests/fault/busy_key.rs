@@ -165,3 +165,61 @@ async fn append_that_does_not_wait_is_told_that_a_key_is_busy() {
     }
     assert_exact(&other, "told that a key is busy").await;
 }
+
+const TASKS: usize = 8;
+
+/// Appends of the same keys, half of them in the opposite order; how many met a deadlock. With
+/// `control` the locks are taken in the order of the events.
+async fn opposite_orders(control: bool) -> usize {
+    // Without an order there are many deadlocks for each append.
+    let rounds = if control { 2 } else { 60 };
+    let database = empty_store().await;
+    let store = open_with(&database.url(), |_| {}).await;
+    store.register(applied().inline().build().unwrap()).await.unwrap();
+    let truth = Session::open(&database.url()).await;
+    if control {
+        let sql = "SELECT pg_get_functiondef('everfold.lock_inline_keys'::regproc)";
+        let text = truth.rows(sql).await.unwrap().remove(0).remove(0).unwrap();
+        let sorted = "array_agg(DISTINCT hashtext(";
+        assert_eq!(text.matches(sorted).count(), 1, "what makes the order: {text}");
+        truth.run(&text.replace(sorted, "array_agg(hashtext(")).await;
+    }
+    let tasks = (0..TASKS).map(|task| {
+        let url = database.url();
+        tokio::spawn(async move {
+            let (session, mut deadlocks) = (Session::open(&url).await, 0);
+            session.run("SET deadlock_timeout = '20ms'").await;
+            let mut accounts: Vec<String> = (0..4).map(|n| format!("a-{n}")).collect();
+            if task % 2 == 0 {
+                accounts.reverse();
+            }
+            let event = |account: &String| format!("'{{\"account\": \"{account}\"}}'");
+            let data = accounts.iter().map(event).collect::<Vec<_>>().join(", ");
+            let append = format!(
+                "SELECT everfold.append('s-{task}', NULL, array_fill('Moved'::text, ARRAY[4]), \
+                 ARRAY[{data}]::jsonb[])"
+            );
+            for _ in 0..rounds {
+                while let Err(error) = session.try_run(&append).await {
+                    assert_eq!(error.code().map(|code| code.code()), Some("40P01"), "{error}");
+                    deadlocks += 1;
+                }
+            }
+            deadlocks
+        })
+    });
+    let deadlocks = join_all(tasks).await.into_iter().map(Result::unwrap).sum();
+    assert_eq!(truth.positions().await.len(), 4 * TASKS * rounds);
+    assert_exact(&truth, &format!("keys in opposite orders, {deadlocks} deadlocks")).await;
+    deadlocks
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn appends_of_the_same_keys_in_opposite_orders_do_not_deadlock() {
+    assert_eq!(opposite_orders(false).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn keys_that_are_locked_in_the_order_of_events_do_deadlock() {
+    assert!(opposite_orders(true).await > 0, "the load must bite");
+}

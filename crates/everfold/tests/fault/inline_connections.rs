@@ -9,17 +9,21 @@
 //! at all, and a retry with the same ids leaves exactly one of each.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, mpsc};
+use std::time::Duration;
 
 use everfold::postgres::{PostgresHandler, tokio_postgres};
 use everfold::{
     AppendError, DocumentProjection, ExpectedVersion, HandlerBatch, HandlerError, Pooler,
     Projection, RecordedEvent, Store, StreamAppend,
 };
-use everfold_testkit::{Proxy, TestDatabase};
+use everfold_testkit::{Proxy, TestDatabase, eventually};
 use futures::future::BoxFuture;
 use serde::Deserialize;
 
-use crate::session::{Session, empty_store, event, open, open_with};
+use crate::session::{LIMIT, Session, empty_store, event, open, open_with};
+use crate::steady::SteadyAppends;
+use crate::workers::{Worker, child_url, orders};
 
 #[derive(Deserialize)]
 enum Event {
@@ -124,7 +128,7 @@ type Tokens = BTreeMap<String, Vec<String>>;
 
 /// A handle behind a proxy, and a session that sees the truth.
 struct Scene {
-    _database: TestDatabase,
+    database: TestDatabase,
     proxy: Proxy,
     store: Store,
     truth: Session,
@@ -149,7 +153,7 @@ impl Scene {
             assert!(!store.register(projection).await.unwrap().created);
         }
         let truth = Session::open(&database.url()).await;
-        Scene { _database: database, proxy, store, truth, carries }
+        Scene { database, proxy, store, truth, carries }
     }
 
     async fn tokens(&self, sql: &str) -> Tokens {
@@ -291,5 +295,142 @@ async fn append_whose_transaction_did_not_begin_is_not_stored_without_its_docume
             let stored = scene.stored(&format!("{pooler:?}, event {n}")).await;
             assert_eq!(stored.values().flatten().count(), n + 1);
         }
+    }
+}
+
+/// Bytes that hang or are lost anywhere in the appends, not at a chosen request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn appends_over_a_broken_network_are_stored_and_applied_once() {
+    for carries in [Carries::Documents, Carries::Both] {
+        let scene = Scene::new(carries, Pooler::Direct, 3).await;
+        let url = scene.database.url_at(scene.proxy.address());
+        let impatient = open_with(&url, |options| {
+            options.migrate = None;
+            options.request_timeout = Duration::from_millis(700);
+            options.connect_timeout = Duration::from_millis(700);
+        })
+        .await;
+        for projection in carries.projections() {
+            impatient.register(projection).await.unwrap();
+        }
+        let appends = SteadyAppends::start(&impatient, 4);
+        for stall in [true, false, true, false] {
+            appends.until_confirmed(20).await;
+            if stall {
+                scene.proxy.stall();
+                let hangs = async || impatient.high_water_mark().await.is_err();
+                eventually("the server does not answer", LIMIT, hangs).await;
+                scene.proxy.resume();
+            } else {
+                scene.proxy.cut().await;
+            }
+        }
+        appends.until_confirmed(20).await;
+        let (confirmed, repeated) = appends.stop().await;
+        let stored = scene.stored(&format!("{carries:?}")).await;
+        let stored: usize = stored.values().map(Vec::len).sum();
+        println!("{carries:?}: {stored} events stored, {repeated} tries repeated by the caller");
+        assert_eq!(stored, confirmed.len());
+    }
+}
+
+/// Says where it is, once, and waits until it is told to go on.
+struct Waits(Mutex<Option<mpsc::Receiver<()>>>);
+
+impl Waits {
+    fn here(&self) {
+        if let Some(orders) = self.0.lock().unwrap().take() {
+            println!("in an append");
+            let _ = orders.recv();
+        }
+    }
+}
+
+impl DocumentProjection for Waits {
+    type Event = Event;
+    type Document = Vec<String>;
+
+    fn evolve(
+        &self,
+        before: Option<Vec<String>>,
+        event: &Event,
+        recorded: &RecordedEvent,
+    ) -> Option<Vec<String>> {
+        tokio::task::block_in_place(|| self.here());
+        Folded.evolve(before, event, recorded)
+    }
+}
+
+impl PostgresHandler for Waits {
+    fn apply<'a>(
+        &'a self,
+        batch: HandlerBatch<'a>,
+        transaction: &'a tokio_postgres::Transaction<'_>,
+    ) -> BoxFuture<'a, Result<(), HandlerError>> {
+        Box::pin(async move {
+            Handled.apply(batch, transaction).await?;
+            tokio::task::block_in_place(|| self.here());
+            Ok(())
+        })
+    }
+}
+
+const CARRIED: &str = "EVERFOLD_TEST_CARRIED";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "the process that is paused in the middle of an append"]
+async fn child_waits_in_an_append() {
+    let Some(url) = child_url() else { return };
+    let store = open_with(&url, |options| {
+        options.migrate = None;
+        options.request_timeout = Duration::from_secs(2);
+    })
+    .await;
+    let (go_on, wait) = mpsc::channel();
+    let waits = Waits(Mutex::new(Some(wait)));
+    let projection = match std::env::var(CARRIED).unwrap().as_str() {
+        "Documents" => Projection::document("folded", 1, waits).inline().build().unwrap(),
+        _ => Projection::postgres_handler("handled", 1, waits)
+            .events(["Happened"])
+            .inline()
+            .build()
+            .unwrap(),
+    };
+    store.register(projection).await.unwrap();
+    let mut orders = orders();
+    tokio::spawn(async move {
+        orders.recv().await;
+        let _ = go_on.send(());
+    });
+    store.append("s", ExpectedVersion::Any, [event("paused")]).await.unwrap();
+    println!("it is stored");
+}
+
+/// The paused one holds its stream and the high-water mark; the server ends its transaction.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn process_that_is_paused_in_an_append_holds_nobody_up_for_ever() {
+    for carries in [Carries::Documents, Carries::Handler] {
+        let scene = Scene::new(carries, Pooler::Direct, 0).await;
+        let url = scene.database.url();
+        let environment = [(CARRIED, format!("{carries:?}"))];
+        let environment = environment.each_ref().map(|(name, value)| (*name, value.as_str()));
+        let test = "inline_connections::child_waits_in_an_append";
+        let mut paused = Worker::start_test(test, &url, &environment);
+        paused.until_it_says("in an append");
+        paused.pause();
+        // To the same stream.
+        let append = scene.store.append("s", ExpectedVersion::Any, [event("other")]);
+        let outcome = tokio::time::timeout(LIMIT, append).await;
+        let appended = outcome.expect("the server ends the other").unwrap();
+        let mark = scene.store.high_water_mark().await.unwrap();
+        assert_eq!(mark, appended.last_position, "the mark is not held either");
+        scene.stored(&format!("{carries:?}, paused")).await;
+
+        paused.resume();
+        paused.tell("go on");
+        paused.until_it_says("it is stored");
+        assert!(paused.ended().await.success());
+        let stored = scene.stored(&format!("{carries:?}, gone on")).await;
+        assert_eq!(stored["s"], ["other", "paused"], "{carries:?}");
     }
 }
