@@ -16,7 +16,7 @@ use crate::apply::Applying;
 use crate::bits::{Few, Position};
 use crate::mistake::Mistake;
 use crate::note::Note;
-use crate::state::State;
+use crate::state::{POSITIONS, State};
 use crate::story::Story;
 use crate::transaction::Write;
 
@@ -55,20 +55,29 @@ impl Feed {
     }
 
     /// `high_water_mark`: the sequence first …
-    pub(crate) fn ask_for_mark(&mut self, state: &State, story: &mut Story) {
-        self.last = state.log.last;
+    pub(crate) fn ask_for_mark(&mut self, protocol: &Protocol, state: &State, story: &mut Story) {
         self.at = At::Scan;
+        if protocol.has(Mistake::LocksBeforeSequence) {
+            self.last = state.lowest_announced().unwrap_or(POSITIONS as Position);
+            story.say(|| "asks for the mark: looks at the announcements first".into());
+            return;
+        }
+        self.last = state.log.last;
         story.say(|| format!("asks for the mark: the sequence stands at {}", self.last));
     }
 
     /// … then the announcements, and what is visible.
-    pub(crate) fn find_mark(&mut self, state: &State, story: &mut Story) {
+    pub(crate) fn find_mark(&mut self, protocol: &Protocol, state: &State, story: &mut Story) {
         let announced = state.lowest_announced().unwrap_or(self.last);
         let visible = state.log.committed().highest();
-        self.mark = self.last.min(announced).min(visible);
+        self.mark = match protocol.configuration.mistake {
+            Some(Mistake::NoMark) => visible,
+            Some(Mistake::LocksBeforeSequence) => self.last.min(state.log.last).min(visible),
+            _ => self.last.min(announced).min(visible),
+        };
         self.last = 0;
         self.at = At::Row;
-        story.say(|| format!("looks at the announcements: the mark is {}", self.mark));
+        story.say(|| format!("looks at the rest: the mark is {}", self.mark));
     }
 }
 
@@ -124,12 +133,6 @@ pub(crate) fn lock_row(
     Some(state.lock_row(me, generation))
 }
 
-/// Whether there could be anything to do for it.
-pub(crate) fn is_due(state: &State, me: usize, generation: usize) -> bool {
-    let row = &state.generations[generation];
-    state.log.last > row.checkpoint || !row.skips.is_empty() || row.holder != Some(me as u8)
-}
-
 /// One statement of a batch. A lost lease leaves it without one.
 pub(crate) fn go(
     protocol: &Protocol,
@@ -140,8 +143,8 @@ pub(crate) fn go(
     story: &mut Story,
 ) -> Step {
     match feed.at {
-        At::Ready => feed.ask_for_mark(state, story),
-        At::Scan => feed.find_mark(state, story),
+        At::Ready => feed.ask_for_mark(protocol, state, story),
+        At::Scan => feed.find_mark(protocol, state, story),
         At::Row => match lock_row(protocol, state, me, generation, story) {
             None => return Step::Blocked,
             Some(false) => *feed = Feed::default(),

@@ -48,6 +48,10 @@ pub enum Mistake {
     RetryWithoutCheckpoint,
     /// An append announces after it has drawn its position.
     LateAnnouncement,
+    /// The announcements are looked at before the sequence.
+    LocksBeforeSequence,
+    /// A worker reads up to the highest position that it sees.
+    NoMark,
 }
 
 /// What is known about a mistake.
@@ -71,7 +75,7 @@ macro_rules! known {
     };
 }
 
-const KNOWN: [Known; 20] = known! {
+const KNOWN: [Known; 22] = known! {
     StatusWithTheGate, "status-with-the-gate", "append-and-flip", COMPLETE;
     TryLock, "try-lock", "append-and-flip", COMPLETE;
     FlipWithoutWaiting, "flip-without-waiting", "append-and-flip", COMPLETE;
@@ -92,6 +96,8 @@ const KNOWN: [Known; 20] = known! {
     PromoteWithoutOldCheckpoint, "promote-without-old-checkpoint", "catch-up-promotion", READERS_KEEP;
     RetryWithoutCheckpoint, "retry-without-checkpoint", "dead-letters", NOT_STRANDED;
     LateAnnouncement, "late-announcement", "worker-takeover", DECIDED;
+    LocksBeforeSequence, "locks-before-sequence", "worker-takeover", DECIDED;
+    NoMark, "no-mark", "worker-takeover", COMPLETE;
 };
 
 impl Mistake {

@@ -6,7 +6,7 @@ use crate::append::name_of_generation;
 use crate::apply::Applying;
 use crate::bits::{Few, Position, Positions};
 use crate::configuration::{Key, Lifecycle, Role};
-use crate::feed::{self, Feed, is_due, leave, lock_row, take_lease};
+use crate::feed::{self, Feed, leave, lock_row, take_lease};
 use crate::note::Note;
 use crate::state::{Local, STREAMS, State, Status};
 use crate::story::Story;
@@ -57,7 +57,6 @@ pub(crate) fn moves(protocol: &Protocol, state: &State, me: usize, work: &Work) 
         (At::Feed, feed::At::Ready) if !work.feed.has_lease && is_run => vec![Move::TakeLease],
         (At::Feed, feed::At::Ready) if !work.feed.has_lease => Vec::new(),
         (At::Feed, feed::At::Ready) if is_inline && status == Status::Active => vec![Move::Drain],
-        (At::Feed, feed::At::Ready) if !is_due(state, me, generation) => Vec::new(),
         (At::Feed, _) => vec![Move::Go],
         (At::DrainKey, _) => (0..STREAMS).map(Move::DrainKey).collect(),
         (At::DrainGate | At::DrainTake | At::DrainCommit, _) => vec![Move::Go],

@@ -41,9 +41,11 @@ impl Doing<'_> {
 
     pub(super) fn find_mark_to_keep(&mut self) -> Step {
         match self.rebuild.feed.at {
-            feed::At::Ready => self.rebuild.feed.ask_for_mark(self.state, self.story),
+            feed::At::Ready => {
+                self.rebuild.feed.ask_for_mark(self.protocol, self.state, self.story)
+            }
             _ => {
-                self.rebuild.feed.find_mark(self.state, self.story);
+                self.rebuild.feed.find_mark(self.protocol, self.state, self.story);
                 if self.rebuild.feed.mark >= self.rebuild.must_pass {
                     self.rebuild.at = At::KeepRow;
                 } else {

@@ -18,7 +18,7 @@ use crate::actions::{Move, Protocol, Step};
 use crate::append::name_of_generation;
 use crate::bits::{Few, Position};
 use crate::configuration::{Kind, Plan, Role};
-use crate::feed::{self, Feed, is_due, leave, lock_row, take_lease};
+use crate::feed::{self, Feed, leave, lock_row, take_lease};
 use crate::mistake::Mistake;
 use crate::note::Note;
 use crate::state::{Local, State, Status};
@@ -140,8 +140,7 @@ pub(crate) fn moves(protocol: &Protocol, state: &State, me: usize, rebuild: &Reb
         _ if rebuild.is_caught_up => Some(Move::Flip),
         _ => None,
     };
-    let is_due = is_due(state, me, plan.to) || rebuild.has_waited && !rebuild.is_caught_up;
-    is_due.then_some(Move::Go).into_iter().chain(finish).collect()
+    [Move::Go].into_iter().chain(finish).collect()
 }
 
 /// A rebuild in the making: what its statements need.
