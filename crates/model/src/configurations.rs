@@ -16,6 +16,9 @@ const fn beside(from: usize, to: usize, fence: bool) -> Plan {
 }
 
 const BESIDE: Plan = beside(0, 1, true);
+/// Without the fence, and the old generation is kept.
+const WITHOUT_FENCE: Plan = Plan { keeps: true, ..beside(0, 1, false) };
+const BACK_WITHOUT_FENCE: Plan = Plan { keeps: true, ..beside(1, 0, false) };
 const BACK: Plan = beside(1, 0, true);
 const IN_PLACE: Plan =
     Plan { from: Some(0), to: 1, kind: Kind::InPlace, fence: true, keeps: false };
@@ -66,8 +69,8 @@ pub(crate) const CONFIGURATIONS: &[Configuration] = &[
         about: "the same without the fence, the old generation being kept",
         actors: &[
             appender(&[&[A], &[A]]),
-            Role::Rebuilder { plans: &[Plan { keeps: true, ..beside(0, 1, false) }] },
-            Role::Rebuilder { plans: &[Plan { keeps: true, ..beside(0, 1, false) }] },
+            Role::Rebuilder { plans: &[WITHOUT_FENCE] },
+            Role::Rebuilder { plans: &[WITHOUT_FENCE] },
         ],
         history: &[],
         positions: 2,
@@ -153,8 +156,27 @@ pub(crate) const CONFIGURATIONS: &[Configuration] = &[
         actors: &[
             appender(&[&[A]]),
             appender(&[&[B]]),
-            Role::Rebuilder { plans: &[Plan { keeps: true, ..beside(0, 1, false) }] },
+            Role::Rebuilder { plans: &[WITHOUT_FENCE] },
             Role::Worker { generation: 0 },
+        ],
+        history: &[],
+        positions: 2,
+        witnesses: &[
+            Note::FlippedWithoutTheFence,
+            Note::FlippedUnderAnAppend,
+            Note::KeptWithoutTheFence,
+            Note::SkipsSettledByABatch,
+        ],
+        ..APPEND_AND_FLIP
+    },
+    Configuration {
+        name: "roll-back-without-fence",
+        about: "the same, and the way back without the fence",
+        actors: &[
+            appender(&[&[A], &[A]]),
+            Role::Rebuilder { plans: &[WITHOUT_FENCE, BACK_WITHOUT_FENCE] },
+            Role::Worker { generation: 0 },
+            Role::Worker { generation: 1 },
         ],
         history: &[],
         positions: 2,

@@ -49,7 +49,6 @@ notes! {
     DrawnPositionRolledBack = "a drawn position is rolled back",
     RecordedBehindOpenSkips = "an append records behind open skips",
     HelpDrained = "an append drains the open skips of its key",
-    SkipsWereDrainedMeanwhile = "an append waits for a drain of its key",
     SkipsSettledByABatch = "a batch settles skips",
     DrainedByAWorker = "a worker drains skips",
     DeadLetter = "an event fails and is put aside",

@@ -42,6 +42,7 @@ configurations! {
     a_flip_without_the_fence_loses_nothing "beside-without-fence",
     other_types_hold_the_mark_and_lose_nothing "other-types",
     the_old_generation_after_a_flip_without_the_fence "kept-without-fence",
+    a_rollback_without_the_fence_loses_nothing "roll-back-without-fence",
     a_rebuild_in_place_loses_nothing "in-place",
     a_rebuild_in_place_without_the_fence_drains_in_order "in-place-without-fence",
     an_append_meets_a_registration "append-and-registration",

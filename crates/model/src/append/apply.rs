@@ -93,10 +93,7 @@ impl Doing<'_> {
             return false;
         }
         let there = saw.and(self.state.skips_seen(self.me, generation));
-        self.state.notes.add(match there == saw {
-            true => Note::HelpDrained,
-            false => Note::SkipsWereDrainedMeanwhile,
-        });
+        self.state.notes.add(Note::HelpDrained);
         self.apply_or_hold(generation, there);
         self.append.done_with(generation);
         true

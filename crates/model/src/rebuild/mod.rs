@@ -118,7 +118,8 @@ pub(crate) fn moves(protocol: &Protocol, state: &State, me: usize, rebuild: &Reb
     if rebuild.at != At::Feed || rebuild.feed.at != feed::At::Ready {
         return vec![Move::Go];
     }
-    if plan.from.is_some_and(|from| state.generations[from].status == Status::Paused) {
+    let is_paused = |from: usize| state.generations[from].status == Status::Paused;
+    if !rebuild.feed.has_lease && plan.from.is_some_and(is_paused) {
         return vec![Move::Keep];
     }
     let target = &state.generations[plan.to];
