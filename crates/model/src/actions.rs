@@ -24,6 +24,8 @@ pub(crate) enum Move {
     Go,
     /// Its transaction is rolled back: a crash, a lost connection, a time-out, a deadlock.
     Crash,
+    /// An append: rolls back to the savepoint before it, and its transaction goes on.
+    RollBackTo,
     TakeLease,
     /// A worker: settles what an inline generation owes …
     Drain,
@@ -81,6 +83,9 @@ impl Protocol {
                 Step::Done
             }
             action => match state.actors[me].local {
+                Local::Append(local) if action == Move::RollBackTo => {
+                    append::roll_back_to(self, &mut state, me, local, story)
+                }
                 Local::Append(local) => append::go(self, &mut state, me, local, story),
                 Local::Work(local) => worker::go(self, &mut state, me, local, action, story),
                 Local::Rebuild(local) => rebuild::go(self, &mut state, me, local, action, story),
@@ -134,6 +139,9 @@ impl Model for Protocol {
         }
         for actor in 0..self.configuration.actors.len() {
             let mut moves = self.moves(state, actor);
+            if state.has_savepoint(actor) {
+                moves.push(Move::RollBackTo);
+            }
             if state.actors[actor].transaction.is_open {
                 moves.push(Move::Crash);
             }

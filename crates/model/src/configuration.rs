@@ -1,6 +1,6 @@
 //! Small systems, each around one danger. They share all of the model; they differ in who takes part.
 
-use crate::configurations::CONFIGURATIONS;
+use crate::configurations;
 use crate::mistake::Mistake;
 use crate::note::Note;
 use crate::state::Status;
@@ -84,6 +84,8 @@ pub struct Configuration {
     pub(crate) unwanted: Option<usize>,
     /// A stream of whose keys the first event fails, until it is tried again.
     pub(crate) fails: Option<usize>,
+    /// Every append has a savepoint before it, and may be rolled back to it.
+    pub(crate) savepoints: bool,
     /// Statuses at the beginning. Readers are shown the one that is active.
     pub(crate) generations: [Status; 2],
     /// Streams of the events that are there at the beginning.
@@ -101,7 +103,7 @@ pub struct Configuration {
 impl Configuration {
     /// All of them.
     pub fn all() -> impl Iterator<Item = Configuration> {
-        CONFIGURATIONS.iter().cloned()
+        configurations::all().cloned()
     }
 
     /// The one of this name.

@@ -26,7 +26,7 @@
 //!   those that a queue would not.
 //! - That a commit is visible before its locks are released: here both are one step. In between there
 //!   is nothing to be had but a longer wait.
-//! - Savepoints, REPEATABLE READ (which appends refuse), two-phase commit, a crash of the server that
+//! - REPEATABLE READ (which appends refuse), two-phase commit, a crash of the server that
 //!   takes back a sequence, SQLite (where writers take turns).
 //! - The policies `stop` and `skip`, and dead letters in rebuilds; several shards; batches that end
 //!   before the mark.

@@ -48,6 +48,8 @@ pub enum Mistake {
     RetryWithoutCheckpoint,
     /// An append announces after it has drawn its position.
     LateAnnouncement,
+    /// An announcement is remembered for the transaction, also when a rollback to a savepoint undid it.
+    AnnouncementRemembered,
     /// The announcements are looked at before the sequence.
     LocksBeforeSequence,
     /// A worker reads up to the highest position that it sees.
@@ -75,7 +77,7 @@ macro_rules! known {
     };
 }
 
-const KNOWN: [Known; 22] = known! {
+const KNOWN: [Known; 23] = known! {
     StatusWithTheGate, "status-with-the-gate", "append-and-flip", COMPLETE;
     TryLock, "try-lock", "append-and-flip", COMPLETE;
     FlipWithoutWaiting, "flip-without-waiting", "append-and-flip", COMPLETE;
@@ -96,6 +98,7 @@ const KNOWN: [Known; 22] = known! {
     PromoteWithoutOldCheckpoint, "promote-without-old-checkpoint", "catch-up-promotion", READERS_KEEP;
     RetryWithoutCheckpoint, "retry-without-checkpoint", "dead-letters", NOT_STRANDED;
     LateAnnouncement, "late-announcement", "worker-takeover", DECIDED;
+    AnnouncementRemembered, "announcement-remembered", "savepoints-and-mark", DECIDED;
     LocksBeforeSequence, "locks-before-sequence", "worker-takeover", DECIDED;
     NoMark, "no-mark", "worker-takeover", COMPLETE;
 };

@@ -56,6 +56,7 @@ notes! {
     DeadLetterRetried = "a dead letter is applied, and what waits behind it",
     DeadLetterRetriedWithSkips = "a dead letter is applied, and what is owed behind it",
     ResumedWithOpenSkips = "a paused generation is resumed, with open skips",
+    RolledBackToASavepoint = "an append is rolled back to a savepoint",
     ZombieRefused = "a zombie wakes up and is refused",
     FlippedUnderAnAppend = "a flip is committed while an append is in flight",
     FenceBeganUnderAnAppend = "a fence begins while an append is in flight",

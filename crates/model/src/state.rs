@@ -144,6 +144,11 @@ impl Log {
         }
     }
 
+    /// A rollback to a savepoint.
+    pub(crate) fn undo(&mut self, position: Position) {
+        self.slots[position as usize - 1] = Slot::Gap;
+    }
+
     pub(crate) fn stream(&self, position: Position) -> usize {
         match self.slots[position as usize - 1] {
             Slot::InFlight { stream, .. } | Slot::Committed { stream } => stream as usize,

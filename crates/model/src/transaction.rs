@@ -91,6 +91,8 @@ pub(crate) struct Transaction {
     /// The lowest of its announcements.
     announced: Option<Position>,
     pub(crate) writes: Vec<Write>,
+    /// What it held and had written at the savepoint.
+    savepoint: Option<Box<Transaction>>,
 }
 
 impl Transaction {
@@ -245,6 +247,31 @@ impl State {
         }
         self.end(me, true);
         self.note_what_readers_lost(seen);
+    }
+
+    pub(crate) fn set_savepoint(&mut self, me: usize) {
+        let transaction = self.transaction(me);
+        transaction.savepoint = Some(Box::new(transaction.clone()));
+    }
+
+    pub(crate) fn release_savepoint(&mut self, me: usize) {
+        self.actors[me].transaction.savepoint = None;
+    }
+
+    pub(crate) fn has_savepoint(&self, me: usize) -> bool {
+        self.actors[me].transaction.savepoint.is_some()
+    }
+
+    /// What was locked, written and drawn since is undone; the locks are free for others.
+    pub(crate) fn roll_back_to_savepoint(&mut self, me: usize, drawn: Position) {
+        let transaction = &mut self.actors[me].transaction;
+        if let Some(savepoint) = transaction.savepoint.take() {
+            *transaction = *savepoint;
+        }
+        if drawn != 0 {
+            self.log.undo(drawn);
+        }
+        self.notes.add(Note::RolledBackToASavepoint);
     }
 
     pub(crate) fn roll_back(&mut self, me: usize) {

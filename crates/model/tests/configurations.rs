@@ -35,6 +35,7 @@ macro_rules! configurations {
 
 configurations! {
     an_append_meets_a_flip_behind_the_fence "append-and-flip",
+    a_rollback_to_a_savepoint_leaves_no_decision_behind "savepoints",
     two_rebuilders_cannot_contradict_each_other "two-rebuilders",
     two_rebuilders_without_the_fence "two-rebuilders-without-fence",
     a_promotion_can_be_rolled_back_under_appends "promote-and-roll-back",
@@ -53,5 +54,6 @@ configurations! {
     a_dead_letter_holds_its_key_for_all_appends "held-keys",
     a_dead_letter_is_tried_again_beside_batches "dead-letters",
     a_worker_taken_for_dead_changes_nothing "worker-takeover",
+    a_worker_beside_savepoints_misses_nothing "savepoints-and-mark",
     a_promotion_never_takes_readers_back "catch-up-promotion",
 }

@@ -51,6 +51,7 @@ mistakes! {
     promotion_that_does_not_hold_the_old_checkpoint_is_found PromoteWithoutOldCheckpoint,
     retry_beside_a_batch_is_found RetryWithoutCheckpoint,
     late_announcement_is_found LateAnnouncement,
+    announcement_that_outlives_its_savepoint_is_found AnnouncementRemembered,
     mark_that_looks_at_the_locks_first_is_found LocksBeforeSequence,
     worker_without_a_mark_is_found NoMark,
 }

@@ -64,6 +64,8 @@ pub(crate) struct Append {
     early: [Option<Status>; GENERATIONS],
     last: Position,
     position: Position,
+    /// Only with the mistake that remembers it.
+    has_announced: bool,
     /// Skips that the statement of a help-drain saw when it began.
     saw: Positions,
 }
@@ -142,6 +144,29 @@ pub(crate) fn crash(state: &mut State, me: usize, append: Append, story: &mut St
     state.actors[me].local = Local::Append(again);
 }
 
+/// This append is undone, and the transaction goes on without it.
+pub(crate) fn roll_back_to(
+    protocol: &Protocol,
+    state: &mut State,
+    me: usize,
+    append: Append,
+    story: &mut Story,
+) -> Step {
+    let Role::Appender { transactions, .. } = protocol.configuration.actors[me] else {
+        return Step::Blocked;
+    };
+    story.say(|| "rolls back to the savepoint before this append".into());
+    state.roll_back_to_savepoint(me, append.position);
+    let last = transactions[append.transaction as usize].len() as u8 - 1;
+    let Append { transaction, append, has_announced, .. } = append;
+    let next = match append < last {
+        true => Append { transaction, append: append + 1, has_announced, ..Append::default() },
+        false => Append { at: At::End, transaction, append, ..Append::default() },
+    };
+    state.actors[me].local = Local::Append(next);
+    Step::Done
+}
+
 impl Doing<'_> {
     fn statement(&mut self, appends: usize) -> bool {
         match self.append.at {
@@ -161,6 +186,9 @@ impl Doing<'_> {
     }
 
     fn begin(&mut self) -> bool {
+        if self.protocol.configuration.savepoints {
+            self.state.set_savepoint(self.me);
+        }
         if self.protocol.has(Mistake::NoRegistryGate) {
             self.state.transaction(self.me);
             self.story.say(|| "begins, without the registry gate".into());
@@ -274,6 +302,11 @@ impl Doing<'_> {
     fn announce(&mut self) -> bool {
         let last = self.state.log.last;
         self.append.last = last;
+        if self.append.has_announced {
+            self.append.at = At::Draw;
+            self.story.say(|| "remembers that it has announced already".into());
+            return true;
+        }
         self.append.at = match self.protocol.has(Mistake::LateAnnouncement) {
             true => At::Draw,
             false => At::AnnounceLock,
@@ -287,6 +320,7 @@ impl Doing<'_> {
         self.story.say(|| format!("announces positions after {last}"));
         self.state.announce(self.me, last);
         self.append.last = 0;
+        self.append.has_announced = self.protocol.has(Mistake::AnnouncementRemembered);
         self.append.at = At::Draw;
         if self.append.position != 0 {
             self.append.at = self.after_draw();
@@ -314,11 +348,13 @@ impl Doing<'_> {
     }
 
     fn end(&mut self, appends: usize) -> bool {
-        let Append { transaction, append, .. } = self.append;
+        let Append { transaction, append, has_announced, .. } = self.append;
         self.append = Append { transaction, ..Append::default() };
         if append as usize + 1 < appends {
             self.story.say(|| "goes on to its next append, in the same transaction".into());
             self.append.append = append + 1;
+            self.append.has_announced = has_announced;
+            self.state.release_savepoint(self.me);
         } else {
             self.story.say(|| "commits".into());
             self.state.commit(self.me);
