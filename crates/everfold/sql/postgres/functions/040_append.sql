@@ -6,7 +6,7 @@ CREATE OR REPLACE FUNCTION everfold.append(
     metadata jsonb[] DEFAULT NULL, ids uuid[] DEFAULT NULL, schema_versions integer[] DEFAULT NULL,
     wait boolean DEFAULT true,
     OUT first_position bigint, OUT last_position bigint, OUT version bigint)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     the_stream ALIAS FOR $1;
