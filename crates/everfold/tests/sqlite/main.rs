@@ -15,4 +15,5 @@ mod paused_worker;
 mod processes;
 mod projections;
 mod read;
+mod rolled_back;
 mod sql_projections;

@@ -9,11 +9,11 @@ use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use uuid::Uuid;
 
 use super::connection::run;
-use super::error::{append_error, append_in_error, store_error};
+use super::error::{append_error, append_in_error, said, store_error};
 use super::json::same_json;
 use super::projection::{Arrived, Inline, Projections};
 use crate::append::{Appended, StreamAppend};
-use crate::error::{AppendError, StoreError};
+use crate::error::{AppendError, StoreError, StoreErrorKind};
 use crate::options::{Limits, StoreOptions};
 use crate::{NewEvent, Position, StreamId, Version};
 
@@ -222,10 +222,23 @@ fn in_savepoint(
     if connection.is_autocommit() {
         return outcome;
     }
-    if !matches!(outcome, Ok(Some(_))) {
-        run(connection, "ROLLBACK TO everfold_append").map_err(append_error)?;
+    let end = || {
+        if !matches!(outcome, Ok(Some(_))) {
+            run(connection, "ROLLBACK TO everfold_append")?;
+        }
+        run(connection, "RELEASE everfold_append")
+    };
+    if let Err(error) = end() {
+        // A handler has ended the transaction and begun one of its own. Nobody may commit that: what
+        // was appended before would count as stored.
+        run(connection, "ROLLBACK").map_err(append_error)?;
+        let message = format!(
+            "an inline handler ended the transaction that it was given, nothing was stored ({}); let \
+             it only read and write",
+            said(&error)
+        );
+        return Err(StoreError::new(StoreErrorKind::Other, message).into());
     }
-    run(connection, "RELEASE everfold_append").map_err(append_error)?;
     outcome
 }
 

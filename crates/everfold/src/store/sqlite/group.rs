@@ -45,14 +45,24 @@ pub(super) fn append_all(
         let mut outcomes = Vec::with_capacity(appends.len());
         for append in appends {
             let outcome = append_one(connection, append, &inline);
-            if let Err(AppendError::Store(error)) = &outcome {
-                // Not this member's fault alone if SQLite gave up the whole transaction for it.
-                if connection.is_autocommit() {
-                    return Err(error.duplicate());
-                }
+            // Whatever the member came to: without the transaction, those before it are not stored,
+            // and those after it would be, one by one.
+            if connection.is_autocommit() {
+                return Err(rolled_back(outcome));
             }
             outcomes.push(outcome);
         }
         Ok(outcomes)
     })
+}
+
+/// What the whole group fails with when a member's transaction is over before its end.
+fn rolled_back(outcome: Outcome) -> StoreError {
+    let why = match outcome {
+        Err(AppendError::Store(error)) => return error,
+        Err(error) => error.to_string(),
+        Ok(_) => "what an inline projection did ended the transaction".to_owned(),
+    };
+    let message = format!("SQLite rolled the whole transaction back, nothing was stored: {why}");
+    StoreError::new(StoreErrorKind::Other, message)
 }

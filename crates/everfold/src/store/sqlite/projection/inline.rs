@@ -328,7 +328,11 @@ impl Inline<'_> {
             }
             // SQLite gives up the whole transaction when it stops a statement that writes.
             ApplyError::OutOfTime(error) if self.connection.is_autocommit() => {
-                InlineError::Store(StoreError::new(StoreErrorKind::Other, error.message))
+                due.rolled_back(StoreErrorKind::Other, &error.message)
+            }
+            // Or when a rule of the table says so (ON CONFLICT ROLLBACK), or the disk is full.
+            ApplyError::Store(error) if self.connection.is_autocommit() => {
+                due.rolled_back(error.kind(), &error.to_string())
             }
             ApplyError::OutOfTime(error) => due.refused(error.message),
             ApplyError::Store(error) => InlineError::Store(error),
@@ -377,5 +381,14 @@ impl Due {
 
     fn refused(&self, message: String) -> InlineError {
         InlineError::Refused { projection: self.generation.name.clone(), message }
+    }
+    /// More than the append in hand is undone, so that it is no refusal of that alone.
+    fn rolled_back(&self, kind: StoreErrorKind, message: &str) -> InlineError {
+        let name = &self.generation.name;
+        let message = format!(
+            "SQLite rolled the whole transaction back while inline projection \"{name}\" was applied, \
+             nothing was stored: {message}"
+        );
+        InlineError::Store(StoreError::new(kind, message))
     }
 }
