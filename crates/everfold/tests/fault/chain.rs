@@ -119,9 +119,9 @@ impl Chain {
 /// The function that applies one event, by way of the one that applies many.
 pub(crate) fn one_event(home: &str) -> String {
     format!(
-        "CREATE FUNCTION {home}.apply_event(bigint, text, bigint, text, integer, jsonb, jsonb, uuid,
-             timestamptz) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
-         SET search_path = pg_catalog, pg_temp AS $$ BEGIN PERFORM {home}.apply(ARRAY[$1]); END $$;"
+        "CREATE FUNCTION {home}.apply_event(everfold.events) RETURNS void LANGUAGE plpgsql
+         SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+         BEGIN PERFORM {home}.apply(ARRAY[($1).position]); END $$;"
     )
 }
 

@@ -19,7 +19,7 @@ const PAUSE: &str = "PERFORM pg_advisory_lock_shared(42); PERFORM pg_advisory_un
 
 /// The announcement, as it stands in `append_event`.
 const ANNOUNCEMENT: &str = "    done := everfold.announce();\n";
-const AFTER_INSERT: &str = "    RETURNING position INTO append_event.first_position;\n";
+const AFTER_INSERT: &str = "    IF applications IS NULL THEN\n";
 
 /// The three sessions of an interleaving.
 struct Scene {
@@ -180,7 +180,7 @@ async fn missed_when_paused(schema: &str, scene: Scene) -> Vec<i64> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn announcement_after_the_position_is_drawn_loses_an_event() {
     let scene = Scene::new().await;
-    let late = format!("{AFTER_INSERT}{ANNOUNCEMENT}");
+    let late = format!("{ANNOUNCEMENT}{AFTER_INSERT}");
     let changes = [(ANNOUNCEMENT, ""), (AFTER_INSERT, late.as_str())];
     scene.observer.alter("late", "append_event", &changes).await;
     let wrong = ["BEGIN", &append_sql("late", "slow")];

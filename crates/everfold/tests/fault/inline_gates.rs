@@ -20,7 +20,7 @@ const PAUSE: &str = "PERFORM pg_advisory_lock_shared(42); PERFORM pg_advisory_un
 const STOP: &str = "SELECT pg_advisory_lock(42)";
 const GO_ON: &str = "SELECT pg_advisory_unlock(42)";
 
-const ENTER: &str = "    done := everfold.enter_append(the_stream, $8);\n";
+const ENTER: &str = "NOT everfold.enter_append(the_stream, $8)";
 const REGISTRY_READ: &str = "      INTO actual, inline;\n";
 const KEYS_ACROSS_STREAMS: &str = "0 OPERATOR(pg_catalog.>) ANY (inline)";
 const APPLY: &str = "        EXECUTE application USING";
@@ -80,9 +80,8 @@ async fn register(session: &Session) -> Chain {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn append_that_read_the_registry_before_a_registration_is_not_missing() {
-    let ungated =
-        "    PERFORM pg_advisory_xact_lock('everfold.stream_snapshots'::regclass::oid::int,
-        hashtext(the_stream));\n";
+    let ungated = "pg_advisory_xact_lock('everfold.stream_snapshots'::regclass::oid::int,
+        hashtext(the_stream)) IS NULL";
     let paused = format!("{REGISTRY_READ}    {PAUSE}\n");
     let pause = (REGISTRY_READ, paused.as_str());
     for (variant, changes, missing) in

@@ -87,7 +87,7 @@ async fn assert_one_wins(stores: &[Store], condition: ExpectedVersion, after: Ve
 async fn without_the_lock_of_the_stream_the_loser_gets_a_unique_violation() {
     let database = empty_store().await;
     let (one, other) = (Session::open(&database.url()).await, Session::open(&database.url()).await);
-    let lock = [("    done := everfold.enter_append(the_stream, $8);\n", "")];
+    let lock = [("NOT everfold.enter_append(the_stream, $8)", "false")];
     one.alter("unlocked", "append_event", &lock).await;
     for (schema, expected) in [("unlocked", "23505"), ("everfold", "EF001")] {
         let append =

@@ -190,9 +190,8 @@ const INLINE: &str = "
         AS $$ INSERT INTO home_1.applied SELECT 1, unnest($1) $$;
     CREATE FUNCTION home_2.apply(bigint[]) RETURNS void LANGUAGE sql SET search_path = pg_catalog
         AS $$ INSERT INTO home_1.applied SELECT 2, unnest($1) $$;
-    CREATE FUNCTION home_1.apply_event(bigint, text, bigint, text, integer, jsonb, jsonb, uuid,
-        timestamptz) RETURNS void LANGUAGE sql SET search_path = pg_catalog
-        AS $$ INSERT INTO home_1.applied SELECT 1, $1 $$;
+    CREATE FUNCTION home_1.apply_event(everfold.events) RETURNS void LANGUAGE sql
+        SET search_path = pg_catalog AS $$ INSERT INTO home_1.applied SELECT 1, ($1).position $$;
     INSERT INTO everfold.projections (namespace, name) VALUES ('', 'a'), ('', 'b');
     INSERT INTO everfold.generations (projection, version, kind, lifecycle, event_types, key_fields,
         shards, on_error, definition_hash, definition, home, tables, status)

@@ -3,29 +3,24 @@
 -- spaces cannot meet: `store` for the registry gate, `stream_snapshots` for streams, `events` for
 -- announcements.
 --
--- They return true so that `done := everfold.announce()` calls them as a plain expression, which
--- costs a fraction of PERFORM; the odd-looking IFs below are there for the same reason. They pin no
--- search_path, which costs time in every append: every name and operator says its schema.
+-- Those that every append calls are one expression in SQL, which the server puts in the place of the
+-- call. They pin no search_path: that would prevent it, and costs time. Every name and operator says
+-- its schema.
 
--- The registry gate, then the stream. With `wait` false a stream that somebody else holds is EF009.
+-- The registry gate, then the stream. With `wait` false a stream that somebody else holds is not
+-- waited for; the answer says whether it was locked.
 CREATE OR REPLACE FUNCTION everfold.enter_append(stream_id text, wait boolean) RETURNS boolean
-LANGUAGE plpgsql VOLATILE AS $$
-BEGIN
-    IF pg_catalog.pg_advisory_xact_lock_shared('everfold.store'::pg_catalog.regclass::pg_catalog.oid::int, 0) IS NULL THEN
-    END IF;
-    IF $2 THEN
-        IF pg_catalog.pg_advisory_xact_lock('everfold.stream_snapshots'::pg_catalog.regclass::pg_catalog.oid::int,
-            pg_catalog.hashtext($1)) IS NULL
-        THEN
-        END IF;
-    ELSIF NOT pg_catalog.pg_try_advisory_xact_lock(
-        'everfold.stream_snapshots'::pg_catalog.regclass::pg_catalog.oid::int, pg_catalog.hashtext($1))
-    THEN
-        RAISE EXCEPTION 'another transaction is appending to stream "%"', $1
-            USING ERRCODE = 'EF009', HINT = 'try again when it has ended, or wait for it';
-    END IF;
-    RETURN true;
-END $$;
+LANGUAGE sql VOLATILE AS $$
+    SELECT pg_catalog.pg_advisory_xact_lock_shared('everfold.store'::pg_catalog.regclass::pg_catalog.oid::int, 0)
+               IS NOT NULL
+       AND CASE WHEN $2
+           THEN pg_catalog.pg_advisory_xact_lock(
+                    'everfold.stream_snapshots'::pg_catalog.regclass::pg_catalog.oid::int,
+                    pg_catalog.hashtext($1)) IS NOT NULL
+           ELSE pg_catalog.pg_try_advisory_xact_lock(
+                    'everfold.stream_snapshots'::pg_catalog.regclass::pg_catalog.oid::int,
+                    pg_catalog.hashtext($1)) END
+$$;
 
 -- The registry gate, then many streams, in ascending order of their keys so that two callers cannot
 -- deadlock. With `wait` false, streams that somebody else holds are left out: the answer says for
@@ -55,13 +50,9 @@ END $$;
 -- subtransaction that inserts, before its first position is drawn, and never remembered: see
 -- docs/design.md, High-water mark.
 CREATE OR REPLACE FUNCTION everfold.announce() RETURNS boolean
-LANGUAGE plpgsql VOLATILE AS $$
-BEGIN
-    IF pg_catalog.pg_advisory_xact_lock_shared('everfold.events'::pg_catalog.regclass::pg_catalog.oid::int,
+LANGUAGE sql VOLATILE AS $$
+    SELECT pg_catalog.pg_advisory_xact_lock_shared('everfold.events'::pg_catalog.regclass::pg_catalog.oid::int,
         (coalesce(pg_catalog.pg_sequence_last_value('everfold.events_position_seq'), 0)
             OPERATOR(pg_catalog.&) 4294967295)::bit(32)::int)
-        IS NULL
-    THEN
-    END IF;
-    RETURN true;
-END $$;
+        IS NOT NULL
+$$;

@@ -94,6 +94,13 @@ BEGIN
 END $$;
 
 -- Refuses an append that does not wait for a key that another transaction holds.
+CREATE OR REPLACE FUNCTION everfold.refuse_busy_stream(stream_id text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, everfold, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'another transaction is appending to stream "%"', $1
+        USING ERRCODE = 'EF009', HINT = 'try again when it has ended, or wait for it';
+END $$;
+
 CREATE OR REPLACE FUNCTION everfold.refuse_busy_key(stream_id text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, everfold, pg_temp AS $$
 BEGIN

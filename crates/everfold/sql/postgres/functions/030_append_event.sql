@@ -35,12 +35,14 @@ BEGIN
         PERFORM everfold.refuse_append(the_stream, 1);
     END IF;
 
-    done := everfold.enter_append(the_stream, $8);
+    IF NOT everfold.enter_append(the_stream, $8) THEN
+        PERFORM everfold.refuse_busy_stream(the_stream);
+    END IF;
 
     -- A later statement than the locks: its snapshot sees every append that held them before, and
     -- every projection that was registered before.
-    SELECT (SELECT e.version FROM everfold.events e
-             WHERE e.stream_id OPERATOR(pg_catalog.=) the_stream ORDER BY e.version DESC LIMIT 1),
+    SELECT coalesce((SELECT e.version FROM everfold.events e
+             WHERE e.stream_id OPERATOR(pg_catalog.=) the_stream ORDER BY e.version DESC LIMIT 1), 0),
            -- Their gates too, in the order of their ids: what they are is read with the insert.
            ARRAY(SELECT CASE WHEN pg_catalog.pg_advisory_xact_lock_shared(
                                  'everfold.generations'::pg_catalog.regclass::pg_catalog.oid::int, g.id) IS NULL
@@ -52,7 +54,6 @@ BEGIN
                     AND (g.event_types IS NULL OR $3 OPERATOR(pg_catalog.=) ANY (g.event_types))
                   ORDER BY g.id)
       INTO actual, inline;
-    actual := coalesce(actual, 0);
 
     IF expected OPERATOR(pg_catalog.<>) actual
         AND (expected OPERATOR(pg_catalog.<>) -1 OR actual OPERATOR(pg_catalog.=) 0)
@@ -72,23 +73,23 @@ BEGIN
 
     done := everfold.announce();
 
-    append_event.version := actual OPERATOR(pg_catalog.+) 1;
     IF inline OPERATOR(pg_catalog.=) '{}'::pg_catalog.int4[] THEN
         INSERT INTO everfold.events (stream_id, version, type, schema_version, data, metadata, id)
-        VALUES (the_stream, append_event.version, $3, $7, $4, $5, new_id)
+        VALUES (the_stream, actual OPERATOR(pg_catalog.+) 1, $3, $7, $4, $5, new_id)
         ON CONFLICT ON CONSTRAINT events_id_key DO NOTHING
-        RETURNING position INTO append_event.first_position;
+        RETURNING position, position, version
+          INTO append_event.first_position, append_event.last_position, append_event.version;
     ELSE
         -- A later statement than the gates: its snapshot sees what the generations are now. The
         -- same as everfold.apply_inline, for which this is the short path.
         INSERT INTO everfold.events (stream_id, version, type, schema_version, data, metadata, id)
-        VALUES (the_stream, append_event.version, $3, $7, $4, $5, new_id)
+        VALUES (the_stream, actual OPERATOR(pg_catalog.+) 1, $3, $7, $4, $5, new_id)
         ON CONFLICT ON CONSTRAINT events_id_key DO NOTHING
-        RETURNING position, recorded_at, ARRAY(
+        RETURNING position, position, version, recorded_at, ARRAY(
             SELECT CASE WHEN g.kind OPERATOR(pg_catalog.=) 'sql' AND g.status OPERATOR(pg_catalog.=) 'active'
                          AND g.on_error OPERATOR(pg_catalog.=) 'stop' AND NOT o.owes
-                   THEN pg_catalog.format('SELECT %I.apply_event($1, $2, $3, $4, $5, $6, $7, $8, $9)', g.home)
-                   ELSE pg_catalog.format('SELECT everfold.apply_inline_carefully(%s, ARRAY[$1], NULL, %L)',
+                   THEN pg_catalog.format('SELECT %I.apply_event($1)', g.home)
+                   ELSE pg_catalog.format('SELECT everfold.apply_inline_carefully(%s, ARRAY[($1).position], NULL, %L)',
                             g.id, o.owes) END
               FROM everfold.generations g
              CROSS JOIN LATERAL (SELECT
@@ -99,7 +100,8 @@ BEGIN
                     OR (OPERATOR(pg_catalog.-) g.id) OPERATOR(pg_catalog.=) ANY (inline))
                AND g.status OPERATOR(pg_catalog.<>) ALL ('{building,kept,retired}'::pg_catalog.text[])
              ORDER BY g.id)
-          INTO append_event.first_position, recorded, applications;
+          INTO append_event.first_position, append_event.last_position, append_event.version,
+               recorded, applications;
     END IF;
 
     IF NOT FOUND THEN
@@ -108,10 +110,12 @@ BEGIN
           FROM everfold.find_repeat(the_stream, ARRAY[new_id], ARRAY[$3], ARRAY[$4]) r;
         RETURN;
     END IF;
-    append_event.last_position := append_event.first_position;
-
-    FOREACH application IN ARRAY coalesce(applications, '{}') LOOP
-        EXECUTE application USING append_event.first_position, the_stream, append_event.version, $3, $7,
-            $4, $5, new_id, recorded;
+    IF applications IS NULL THEN
+        RETURN;
+    END IF;
+    FOREACH application IN ARRAY applications LOOP
+        -- One value: each costs as much as a call.
+        EXECUTE application USING ROW(append_event.first_position, append_event.version, recorded, new_id,
+            $7, the_stream, $3, $4, $5)::everfold.events;
     END LOOP;
 END $$;

@@ -41,7 +41,9 @@ BEGIN
           FROM pg_catalog.generate_series(1, event_count) n;
     END IF;
 
-    done := everfold.enter_append(the_stream, $8);
+    IF NOT everfold.enter_append(the_stream, $8) THEN
+        PERFORM everfold.refuse_busy_stream(the_stream);
+    END IF;
 
     SELECT (SELECT e.version FROM everfold.events e
              WHERE e.stream_id OPERATOR(pg_catalog.=) the_stream ORDER BY e.version DESC LIMIT 1),

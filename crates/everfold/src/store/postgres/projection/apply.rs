@@ -261,7 +261,8 @@ mod tests {
         assert_eq!(line_in(context), Some(12));
         let range = "PL/pgSQL function everfold_7_a.apply_range(bigint,bigint,integer) line 3 at SQL statement";
         assert_eq!(line_in(range), Some(3));
-        let one = "PL/pgSQL function everfold_7_a.apply_event(bigint,text,bigint) line 5 at SQL statement";
+        let one =
+            "PL/pgSQL function everfold_7_a.apply_event(everfold.events) line 5 at SQL statement";
         assert_eq!(line_in(one), Some(5));
         assert_eq!(line_in("PL/pgSQL function mine.apply(bigint[]) line 3 at RAISE"), None);
     }

@@ -18,7 +18,7 @@ pub(super) enum Events {
     Range,
     /// `$1` positions bigint[].
     Positions,
-    /// The columns of one event, in the order of [`COLUMNS`]: an append has them at hand.
+    /// `$1` everfold.events: one event, as an append has it at hand.
     One,
 }
 
@@ -27,7 +27,7 @@ impl Events {
         match self {
             Events::Range => "bigint, bigint, integer",
             Events::Positions => "bigint[]",
-            Events::One => "bigint, text, bigint, text, integer, jsonb, jsonb, uuid, timestamptz",
+            Events::One => "everfold.events",
         }
     }
 
@@ -123,9 +123,8 @@ fn batch(definition: &Definition, upcasters: &[SqlUpcaster], events: Events) -> 
             Vec::new(),
         ),
         Events::One => (
-            "(SELECT $1 AS position, $2 COLLATE \"C\" AS stream_id, $3 AS version, \
-             $4 COLLATE \"C\" AS type, $5 AS schema_version, $6 AS data, $7 AS metadata, $8 AS id, \
-             $9 AS recorded_at) e",
+            "(SELECT ($1).position, ($1).stream_id, ($1).version, ($1).type, ($1).schema_version, \
+             ($1).data, ($1).metadata, ($1).id, ($1).recorded_at) e",
             Vec::new(),
         ),
     };
