@@ -1,8 +1,8 @@
 //! `everfold dead-letters`.
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use clap::{Args, Subcommand};
-use everfold::{DeadLetter, Position, Retried, Store};
+use everfold::{DeadLetter, Position, ProjectionError, Retried, Store};
 use serde::Serialize;
 
 use super::status::count;
@@ -220,7 +220,15 @@ impl Retry {
             }
         }
         for position in self.positions.into_iter().map(Position) {
-            let retried = store.retry_dead_letter(&self.name, position).await?;
+            let retried = match store.retry_dead_letter(&self.name, position).await {
+                Err(error @ ProjectionError::NoDeadLetter { .. }) => {
+                    // The list shows it too, so that it is worth saying why it is none.
+                    let letters = store.dead_letters(&self.name).await?;
+                    let held = letters.iter().find(|letter| letter.position == position);
+                    return Err(held.and_then(waits_behind).unwrap_or_else(|| error.into()));
+                }
+                retried => retried?,
+            };
             treated.push(Treated::new(position, retried, "applied"));
         }
         if treated.is_empty() && !self.json {
@@ -249,11 +257,8 @@ impl Discard {
                     name = self.name
                 );
             };
-            if let Some(behind) = letter.behind {
-                bail!(
-                    "the event at position {position} waits behind the dead letter at {behind}, and \
-                     is applied when that one is retried or discarded"
-                );
+            if let Some(error) = waits_behind(letter) {
+                return Err(error);
             }
             let held = letters.iter().filter(|letter| letter.behind == Some(position)).count();
             parts.push(format!(
@@ -280,6 +285,15 @@ impl Discard {
         }
         tell(&treated, self.json)
     }
+}
+
+/// Why an event that waits behind a dead letter is not treated by itself.
+fn waits_behind(letter: &DeadLetter) -> Option<anyhow::Error> {
+    let (position, behind) = (letter.position, letter.behind?);
+    Some(anyhow!(
+        "the event at position {position} waits behind the dead letter at {behind}, and is applied \
+         when that one is retried or discarded"
+    ))
 }
 
 fn tell(treated: &[Treated], json: bool) -> anyhow::Result<Outcome> {

@@ -19,6 +19,7 @@ on_every_store! {
     dead_letter_holds_its_key_and_no_other,
     retried_dead_letter_applies_what_waits_in_order,
     dead_letter_that_fails_again_stays_and_counts,
+    event_that_fails_behind_a_discarded_one_is_told,
     event_behind_a_dead_letter_can_become_the_next,
     discarded_dead_letter_lets_the_others_go_on,
     skip_leaves_the_event_out_for_good,
@@ -173,6 +174,33 @@ async fn dead_letter_that_fails_again_stays_and_counts(fixture: Fixture) {
         assert_eq!(store.dead_letters("chain").await.unwrap()[0].attempts, attempts);
     }
     assert_eq!(letters(&store, "chain").await, [(2, None), (3, Some(2)), (5, Some(2))]);
+    let messages = store.system_messages("chain").await.unwrap();
+    let tries: Vec<_> = messages.iter().filter(|m| m.kind == "dead-letter-retried").collect();
+    assert_eq!(tries.len(), 2, "{messages:?}");
+    for message in tries {
+        assert_eq!((message.position, message.key.as_deref()), (Some(Position(2)), Some("a")));
+        assert!(message.message.starts_with("failed again: event at position 2"), "{message:?}");
+    }
+    runner.stop().await;
+}
+
+async fn event_that_fails_behind_a_discarded_one_is_told(fixture: Fixture) {
+    let store = fixture.store().await;
+    let events = [poisoned("a", 1), moved("a", 2), poisoned("a", 3), moved("a", 4)];
+    append(&store, "s", events).await;
+    let runner = run(&store, Chain::default().projection("chain", OnError::DeadLetter)).await;
+    at(&store, "chain", Position(4)).await;
+    let discarded = store.discard_dead_letter("chain", Position(1), "a test event").await.unwrap();
+    assert!(
+        matches!(discarded, Retried::FailedAgain { position: Position(3), .. }),
+        "{discarded:?}"
+    );
+    assert_eq!(letters(&store, "chain").await, [(3, None), (4, Some(3))]);
+    let messages = store.system_messages("chain").await.unwrap();
+    let put_aside = messages.iter().filter(|message| message.kind == "dead-letter");
+    let mut positions: Vec<_> = put_aside.map(|message| message.position).collect();
+    positions.sort_unstable();
+    assert_eq!(positions, [Some(Position(1)), Some(Position(3))], "{messages:?}");
     runner.stop().await;
 }
 

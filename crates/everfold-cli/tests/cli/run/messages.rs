@@ -27,10 +27,9 @@ async fn messages_tell_what_happened_and_who_did_it(shop: Shop) {
 
     let told = shop.run(&["messages", "--json"]).done().json_lines();
     let kinds: Vec<&str> = told.iter().map(|m| m["kind"].as_str().unwrap()).collect();
-    assert_eq!(
-        kinds,
-        ["registered", "dead-letter", "dead-letter-discarded", "status", "status", "settings"]
-    );
+    let treated = ["dead-letter", "dead-letter-retried", "dead-letter-discarded"];
+    let expected = [&["registered"][..], &treated, &["status", "status", "settings"]].concat();
+    assert_eq!(kinds, expected);
     let of = |kind: &str| told.iter().find(|message| message["kind"] == kind).unwrap();
     for message in &told {
         assert_eq!((&message["projection"], &message["version"]), (&"sums".into(), &1.into()));
@@ -101,6 +100,9 @@ async fn what_cannot_be_discarded_is_told_before_anybody_is_asked(shop: Shop) {
     let discard = |position: &str| shop.run(&["dead-letters", "discard", "sums", position]);
     discard("7").fails(1, "\"sums\" has no dead letter at position 7");
     discard("2").fails(1, "waits behind the dead letter at 1");
+    let retry = |position: &str| shop.run(&["dead-letters", "retry", "sums", position]);
+    retry("7").fails(1, "\"sums\" has no dead letter at position 7");
+    retry("2").fails(1, "waits behind the dead letter at 1");
     let ran = shop.run(&["--yes", "dead-letters", "discard", "sums", "1", "7"]);
     ran.fails(1, "no dead letter at position 7");
     let left = shop.run(&["dead-letters", "list", "--json"]).done().json_lines();

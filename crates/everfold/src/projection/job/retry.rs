@@ -149,11 +149,20 @@ impl Job {
         let Some(position) = stopped_at else {
             return Ok(JobOutcome { applied: careful.applied, ..JobOutcome::default() });
         };
+        let held = left.iter().any(|row| row.position == position && row.behind.is_some());
+        let key = left.first().map(|row| row.key.clone());
         self.wait_behind(unit, left, position, &error, tried).await?;
         let message = match tried {
             true => page.place(position).map_or(error.clone(), |at| page.describe(at, &error)),
             false => error,
         };
+        if tried {
+            let (kind, said) = match held {
+                true => ("dead-letter", message.clone()),
+                false => ("dead-letter-retried", format!("failed again: {message}")),
+            };
+            unit.record(&[self.message(kind, Some(position), key, said)]).await?;
+        }
         let failure = Some(Failure { position, message });
         let (applied, more) = (careful.applied, !tried);
         Ok(JobOutcome {
