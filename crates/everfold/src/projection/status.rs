@@ -248,10 +248,13 @@ fn trend(state: &GenerationState, lag_events: u64, lag_seconds: f64) -> (Trend, 
     if lag_seconds < STEADY_SECONDS {
         return (Trend::Steady, None);
     }
-    if state.recent_events == 0 {
+    let running = state.shards.iter().filter(|shard| shard.owner_name.is_some()).count();
+    // Appends settle what an inline one owes, also where nobody runs it.
+    let nobody = running == 0 && state.generation.lifecycle == Lifecycle::CatchUp;
+    if nobody || state.recent_events == 0 {
         return (Trend::Standing, None);
     }
-    let running = state.shards.iter().filter(|shard| shard.owner_name.is_some()).count().max(1);
+    let running = running.max(1);
     let applied = state.recent_events as f64 / state.recent_seconds.max(0.001) * running as f64;
     let arriving = lag_events as f64 / lag_seconds;
     match applied > arriving {

@@ -75,6 +75,13 @@ async fn catch_up_projection_is_fed(fixture: Fixture) {
     assert!(store.health(&Default::default()).await.unwrap().is_empty());
     runner.stop().await;
     assert_eq!(store.projection("chain").await.unwrap().shards[0].owner, None);
+
+    append(&store, "s-1", [moved("account-1", 8)]).await;
+    eventually("one that nobody runs is standing, however fast it was", LIMIT, async || {
+        let status = store.projection("chain").await.unwrap();
+        status.trend == Trend::Standing && status.seconds_left.is_none() && status.rate > 0.0
+    })
+    .await;
 }
 
 async fn restarts_lose_and_double_nothing(fixture: Fixture) {
