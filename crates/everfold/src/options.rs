@@ -188,7 +188,7 @@ impl StoreOptions {
         if !begins_well || self.namespace.len() > 16 || !self.namespace.bytes().all(plain) {
             return Err(OpenError::Option {
                 option: "namespace",
-                found: self.namespace.clone(),
+                found: format!("\"{}\"", self.namespace),
                 reason: "lower-case letters, digits and _, a letter first, at most 16".to_owned(),
             });
         }

@@ -114,10 +114,7 @@ impl Reporter {
                 eprintln!("error: {}", failed(name, *version, reason));
                 continue;
             }
-            eprintln!(
-                "{name} version {version} is {} at position {}",
-                status.status, status.position
-            );
+            eprintln!("{}", stands(&status));
             if status.dead_letters > 0 {
                 eprintln!("{}", dead_letters(&status));
             }
@@ -157,6 +154,17 @@ impl Told {
         (self.position, self.at) = (status.position, Some(Instant::now()));
         Some(moved(status))
     }
+}
+
+/// Where a projection stands at the end. One that is behind is told so: events that came meanwhile,
+/// or a version that this process was not given.
+fn stands(status: &ProjectionStatus) -> String {
+    let ProjectionStatus { name, version, position, .. } = status;
+    let mut line = format!("{name} version {version} is {} at position {position}", status.status);
+    if status.lag_events > 0 {
+        line.push_str(&format!(", {} behind", count(status.lag_events, "event")));
+    }
+    line
 }
 
 fn moved(status: &ProjectionStatus) -> String {
