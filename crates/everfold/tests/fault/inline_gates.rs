@@ -143,18 +143,20 @@ async fn append_that_waited_for_a_pause_records_a_skip() {
         let scene = Scene::new().await;
         let chain = Chain::make(&scene.one, Made::default()).await;
         // The status as the statement saw it that took the gate.
-        let status = [
+        let status = [(
+            "g.status OPERATOR(pg_catalog.=) 'active' AND NOT o.owes",
+            "current_setting('stale.status') = 'active' AND NOT o.owes",
+        )];
+        scene.observer.alter("stale", "inline_steps", &status).await;
+        let remembered = [
             (
                 "WHEN g.key_fields IS NULL THEN g.id",
                 "WHEN set_config('stale.status', g.status, true) IS NULL THEN NULL
                  WHEN g.key_fields IS NULL THEN g.id",
             ),
-            (
-                "g.status OPERATOR(pg_catalog.=) 'active'",
-                "current_setting('stale.status') = 'active'",
-            ),
+            ("everfold.inline_steps(", "stale.inline_steps("),
         ];
-        scene.observer.alter("stale", "append_event", &status).await;
+        scene.observer.alter("stale", "append_event", &remembered).await;
 
         scene.one.run(&format!("BEGIN; SELECT pg_advisory_xact_lock({})", gate(chain.id))).await;
         chain.set(&scene.one, "status = 'paused'").await;

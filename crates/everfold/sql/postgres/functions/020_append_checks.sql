@@ -101,6 +101,22 @@ BEGIN
         USING ERRCODE = 'EF009', HINT = 'try again when it has ended, or wait for it';
 END $$;
 
+-- For a caller that applies projections itself and whose call came without the transaction for it.
+CREATE OR REPLACE FUNCTION everfold.refuse_without_transaction() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, everfold, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'the transaction in which the caller applies projections did not begin'
+        USING ERRCODE = '25P01', HINT = 'nothing was stored; try again';
+END $$;
+
+-- For such a caller, where more than the new event is due.
+CREATE OR REPLACE FUNCTION everfold.refuse_short_append() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, everfold, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'an inline projection has skips or dead letters, which this function does not settle'
+        USING ERRCODE = 'EF011', HINT = 'use everfold.append_group';
+END $$;
+
 CREATE OR REPLACE FUNCTION everfold.refuse_busy_key(stream_id text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, everfold, pg_temp AS $$
 BEGIN

@@ -6,8 +6,8 @@
 --   3. announce and insert, as ever.
 --   4. apply_inline: apply, or record that it was not done.
 --
--- An append of one event (030) does 2 in the statement of 1, and reads what 4 is to do in the
--- statement that inserts: fewer statements, in the same order.
+-- An append of one event (030, 035) does 2 in the statement of 1, and reads what 4 is to do in the
+-- statement that inserts (inline_steps): fewer statements, in the same order.
 --
 -- Generations whose key is not the stream come with a negative id, so that an append for which
 -- there are none need not ask for keys.
@@ -201,6 +201,30 @@ BEGIN
     END LOOP;
     RETURN carried;
 END $$;
+
+-- The same for one event, as data: what is to be done in each of these generations, after its gate.
+-- A step is a statement with the event as its parameter, or the number of the generation if it is
+-- one that the caller applies itself. The server puts the query in the place of the call.
+CREATE OR REPLACE FUNCTION everfold.inline_steps(inline integer[], carries integer[])
+RETURNS TABLE (generation integer, step text)
+LANGUAGE sql STABLE AS $$
+    SELECT g.id,
+           CASE WHEN g.status OPERATOR(pg_catalog.=) 'active' AND NOT o.owes
+                     AND g.kind OPERATOR(pg_catalog.=) 'sql' AND g.on_error OPERATOR(pg_catalog.=) 'stop'
+                THEN pg_catalog.format('SELECT %I.apply_event($1)', g.home)
+                WHEN g.status OPERATOR(pg_catalog.=) 'active' AND g.kind OPERATOR(pg_catalog.<>) 'sql'
+                     AND g.id OPERATOR(pg_catalog.=) ANY ($2)
+                THEN CASE WHEN o.owes THEN 'SELECT everfold.refuse_short_append()' ELSE g.id::pg_catalog.text END
+                ELSE pg_catalog.format('SELECT everfold.apply_inline_carefully(%s, ARRAY[($1).position], NULL, %L)',
+                         g.id, o.owes) END
+      FROM everfold.generations g
+     CROSS JOIN LATERAL (SELECT
+         EXISTS (SELECT FROM everfold.skips s WHERE s.generation OPERATOR(pg_catalog.=) g.id)
+         OR EXISTS (SELECT FROM everfold.dead_letters d WHERE d.generation OPERATOR(pg_catalog.=) g.id)
+         AS owes) o
+     WHERE (g.id OPERATOR(pg_catalog.=) ANY ($1) OR (OPERATOR(pg_catalog.-) g.id) OPERATOR(pg_catalog.=) ANY ($1))
+       AND g.status OPERATOR(pg_catalog.<>) ALL ('{building,kept,retired}'::pg_catalog.text[])
+$$;
 
 -- What a caller has to apply to a generation: those of the events that it wants, all of them where
 -- no types are named.

@@ -80,26 +80,12 @@ BEGIN
         RETURNING position, position, version
           INTO append_event.first_position, append_event.last_position, append_event.version;
     ELSE
-        -- A later statement than the gates: its snapshot sees what the generations are now. The
-        -- same as everfold.apply_inline, for which this is the short path.
+        -- A later statement than the gates: its snapshot sees what the generations are now.
         INSERT INTO everfold.events (stream_id, version, type, schema_version, data, metadata, id)
         VALUES (the_stream, actual OPERATOR(pg_catalog.+) 1, $3, $7, $4, $5, new_id)
         ON CONFLICT ON CONSTRAINT events_id_key DO NOTHING
-        RETURNING position, position, version, recorded_at, ARRAY(
-            SELECT CASE WHEN g.kind OPERATOR(pg_catalog.=) 'sql' AND g.status OPERATOR(pg_catalog.=) 'active'
-                         AND g.on_error OPERATOR(pg_catalog.=) 'stop' AND NOT o.owes
-                   THEN pg_catalog.format('SELECT %I.apply_event($1)', g.home)
-                   ELSE pg_catalog.format('SELECT everfold.apply_inline_carefully(%s, ARRAY[($1).position], NULL, %L)',
-                            g.id, o.owes) END
-              FROM everfold.generations g
-             CROSS JOIN LATERAL (SELECT
-                 EXISTS (SELECT FROM everfold.skips s WHERE s.generation OPERATOR(pg_catalog.=) g.id)
-                 OR EXISTS (SELECT FROM everfold.dead_letters d WHERE d.generation OPERATOR(pg_catalog.=) g.id)
-                 AS owes) o
-             WHERE (g.id OPERATOR(pg_catalog.=) ANY (inline)
-                    OR (OPERATOR(pg_catalog.-) g.id) OPERATOR(pg_catalog.=) ANY (inline))
-               AND g.status OPERATOR(pg_catalog.<>) ALL ('{building,kept,retired}'::pg_catalog.text[])
-             ORDER BY g.id)
+        RETURNING position, position, version, recorded_at,
+            ARRAY(SELECT s.step FROM everfold.inline_steps(inline, NULL) s ORDER BY s.generation)
           INTO append_event.first_position, append_event.last_position, append_event.version,
                recorded, applications;
     END IF;

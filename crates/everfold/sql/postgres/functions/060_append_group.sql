@@ -66,8 +66,7 @@ BEGIN
             USING ERRCODE = 'EF003', HINT = 'use everfold.append_many';
     END IF;
     IF carries IS NULL THEN
-        RAISE EXCEPTION 'append_group: the transaction in which the caller applies projections did not begin'
-            USING ERRCODE = '25P01', HINT = 'nothing was stored; try again';
+        PERFORM everfold.refuse_without_transaction();
     END IF;
     outcomes := array_fill('stored'::text, ARRAY[member_count]);
     first_positions := array_fill(NULL::bigint, ARRAY[member_count]);

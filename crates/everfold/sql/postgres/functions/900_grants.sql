@@ -14,6 +14,7 @@ BEGIN
             everfold.append(text, bigint, jsonb),
             everfold.append(text, bigint, text[], jsonb[], jsonb[], uuid[], integer[], boolean),
             everfold.append_event(text, bigint, text, jsonb, jsonb, uuid, integer, boolean),
+            everfold.append_event_carrying(text, bigint, text, jsonb, jsonb, uuid, integer, boolean, integer[]),
             everfold.append_group(text[], integer[], bigint[], integer[], text[], jsonb[], jsonb[], uuid[], integer[], boolean, integer[]),
             everfold.append_many(jsonb),
             everfold.give_up_inline(integer[], bigint[], text[], bigint[], text[], boolean[]),

@@ -121,61 +121,72 @@ fn appended(rows: &[Row]) -> Result<Appended, AppendError> {
     })
 }
 
+/// The parameters of an append of one event.
+pub(super) struct EventCall<'a> {
+    stream: &'a str,
+    expected: Option<i64>,
+    event_type: &'a str,
+    data: JsonText<'a>,
+    metadata: JsonText<'a>,
+    id: Uuid,
+    schema_version: i32,
+}
+
+impl<'a> EventCall<'a> {
+    pub(super) fn new(append: &'a StreamAppend, event: &'a NewEvent) -> Self {
+        EventCall {
+            stream: append.stream.as_str(),
+            expected: append.expected.to_stored(),
+            event_type: &event.event_type,
+            data: JsonText::new(&event.data),
+            metadata: JsonText::metadata(&event.metadata),
+            id: event.id,
+            schema_version: stored_schema_version(event),
+        }
+    }
+
+    pub(super) fn params<'p>(&'p self, wait: &'p bool) -> Vec<Param<'p>> {
+        vec![
+            (&self.stream, Type::TEXT),
+            (&self.expected, Type::INT8),
+            (&self.event_type, Type::TEXT),
+            (&self.data, Type::JSONB),
+            (&self.metadata, Type::JSONB),
+            (&self.id, Type::UUID),
+            (&self.schema_version, Type::INT4),
+            (wait, Type::BOOL),
+        ]
+    }
+}
+
 /// The parameters of one append; a single event has a function of its own.
 enum Call<'a> {
-    One {
-        stream: &'a str,
-        expected: Option<i64>,
-        event_type: &'a str,
-        data: JsonText<'a>,
-        metadata: JsonText<'a>,
-        id: Uuid,
-        schema_version: i32,
-    },
-    Several {
-        stream: &'a str,
-        expected: Option<i64>,
-        events: Columns<'a>,
-    },
+    One(EventCall<'a>),
+    Several { stream: &'a str, expected: Option<i64>, events: Columns<'a> },
 }
 
 impl<'a> Call<'a> {
     fn new(append: &'a StreamAppend) -> Self {
-        let stream = append.stream.as_str();
-        let expected = append.expected.to_stored();
         match append.events.as_slice() {
-            [event] => Call::One {
-                stream,
-                expected,
-                event_type: &event.event_type,
-                data: JsonText::new(&event.data),
-                metadata: JsonText::metadata(&event.metadata),
-                id: event.id,
-                schema_version: stored_schema_version(event),
+            [event] => Call::One(EventCall::new(append, event)),
+            events => Call::Several {
+                stream: append.stream.as_str(),
+                expected: append.expected.to_stored(),
+                events: Columns::new(events),
             },
-            events => Call::Several { stream, expected, events: Columns::new(events) },
         }
     }
 
     fn sql(&self) -> &'static str {
         match self {
-            Call::One { .. } => APPEND_EVENT,
+            Call::One(_) => APPEND_EVENT,
             Call::Several { .. } => APPEND,
         }
     }
 
     fn params<'p>(&'p self, wait: &'p bool) -> Vec<Param<'p>> {
         match self {
-            Call::One { stream, expected, event_type, data, metadata, id, schema_version } => vec![
-                (stream, Type::TEXT),
-                (expected, Type::INT8),
-                (event_type, Type::TEXT),
-                (data, Type::JSONB),
-                (metadata, Type::JSONB),
-                (id, Type::UUID),
-                (schema_version, Type::INT4),
-                (wait, Type::BOOL),
-            ],
+            Call::One(call) => call.params(wait),
             Call::Several { stream, expected, events } => {
                 let mut params: Vec<Param<'p>> = vec![(stream, Type::TEXT), (expected, Type::INT8)];
                 params.extend(events.params());

@@ -16,6 +16,7 @@ pub(super) mod code {
     pub(crate) const IMPORT_UNDER_WAY: &str = "EF007";
     pub(crate) const STREAM_BUSY: &str = "EF009";
     pub(crate) const REFUSED_BY_PROJECTION: &str = "EF010";
+    pub(crate) const MORE_IS_DUE: &str = "EF011";
 }
 
 /// An error while a connection is made.

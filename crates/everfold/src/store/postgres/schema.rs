@@ -50,6 +50,7 @@ const FUNCTIONS: &[&str] = &[
     sql_file!("functions/020_append_checks.sql"),
     sql_file!("functions/025_inline.sql"),
     sql_file!("functions/030_append_event.sql"),
+    sql_file!("functions/035_append_event_carrying.sql"),
     sql_file!("functions/040_append.sql"),
     sql_file!("functions/050_append_json.sql"),
     sql_file!("functions/060_append_group.sql"),

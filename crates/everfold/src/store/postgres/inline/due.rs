@@ -28,6 +28,13 @@ pub(super) struct DueEvent {
     pub(super) refused: Option<String>,
 }
 
+impl DueEvent {
+    fn new(mut event: RecordedEvent, upcasters: &Upcasters) -> Self {
+        let refused = upcasters.apply(&mut event).err().map(|error| error.to_string());
+        DueEvent { event, refused }
+    }
+}
+
 /// The columns of `append_group` behind the members' outcomes.
 const CARRIED: usize = 5;
 
@@ -47,6 +54,16 @@ impl Due {
         }
         let events = events(row, upcasters)?;
         Ok(Due { events, positions, documents })
+    }
+
+    /// One event, which is due in all these generations.
+    pub(super) fn of_one(
+        event: RecordedEvent,
+        positions: BTreeMap<i32, Vec<Position>>,
+        documents: Documents,
+        upcasters: &Upcasters,
+    ) -> Due {
+        Due { events: vec![DueEvent::new(event, upcasters)], positions, documents }
     }
 
     pub(super) fn at(&self, position: Position) -> &DueEvent {
@@ -73,7 +90,7 @@ fn events(row: &Row, upcasters: &Upcasters) -> Result<Vec<DueEvent>, Error> {
     let event =
         |(n, (((data, metadata), event_type), time)): (usize, (((JsonString, _), _), Time))| {
             let metadata: JsonString = metadata;
-            let mut event = RecordedEvent {
+            let event = RecordedEvent {
                 position: Position::from_stored(positions[n]),
                 stream_id: StreamId::from(streams[n]),
                 version: Version::from_stored(versions[n]),
@@ -84,8 +101,7 @@ fn events(row: &Row, upcasters: &Upcasters) -> Result<Vec<DueEvent>, Error> {
                 metadata: metadata.0,
                 recorded_at: time.0,
             };
-            let refused = upcasters.apply(&mut event).err().map(|error| error.to_string());
-            DueEvent { event, refused }
+            DueEvent::new(event, upcasters)
         };
     Ok(json.enumerate().map(event).collect())
 }

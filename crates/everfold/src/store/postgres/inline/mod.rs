@@ -14,9 +14,11 @@ mod due;
 mod fold;
 mod handler;
 mod load;
+mod one;
 mod write;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, RwLock};
 
 use tokio_postgres::Row;
@@ -40,11 +42,16 @@ use write::Write;
 pub(super) struct Inline {
     carried: RwLock<Arc<BTreeMap<i32, Carried>>>,
     upcasters: Arc<Upcasters>,
+    /// So many appends do not try the short path, because more than their own event was due lately.
+    long_way: Arc<AtomicU32>,
 }
+
+/// How many of them, after one that tried in vain.
+const LONG_WAY: u32 = 100;
 
 impl Inline {
     pub(super) fn new(upcasters: Arc<Upcasters>) -> Self {
-        Inline { carried: RwLock::default(), upcasters }
+        Inline { carried: RwLock::default(), upcasters, long_way: Arc::default() }
     }
 
     pub(super) fn carry(&self, carried: Carried) {
@@ -60,7 +67,8 @@ impl Inline {
     pub(super) fn carries(&self) -> Option<Carries> {
         let carried = self.carried.read().expect("nothing panics with this locked");
         let carried = (!carried.is_empty()).then(|| Arc::clone(&carried))?;
-        Some(Carries { carried, upcasters: Arc::clone(&self.upcasters) })
+        let (upcasters, long_way) = (Arc::clone(&self.upcasters), Arc::clone(&self.long_way));
+        Some(Carries { carried, upcasters, long_way })
     }
 }
 
@@ -68,6 +76,7 @@ impl Inline {
 pub(super) struct Carries {
     carried: Arc<BTreeMap<i32, Carried>>,
     upcasters: Arc<Upcasters>,
+    long_way: Arc<AtomicU32>,
 }
 
 impl Carries {
@@ -78,6 +87,19 @@ impl Carries {
         append: &StreamAppend,
         wait: bool,
     ) -> Result<Appended, AppendError> {
+        if let [event] = append.events.as_slice()
+            && !self.has_handlers()
+            && !self.goes_the_long_way()
+        {
+            connection.discard();
+            let outcome = one::append(self, connection, append, event, wait).await;
+            let more_is_due = matches!(outcome, Ok(None));
+            let outcome = Self::ended(connection, outcome, more_is_due).await?;
+            if let Some(appended) = outcome {
+                return Ok(appended);
+            }
+            self.long_way.store(LONG_WAY, Ordering::Relaxed);
+        }
         let mut outcomes = self.append_group(connection, &[append], wait).await?;
         match outcomes.pop() {
             Some(Outcome::Done(result)) => result,
@@ -103,16 +125,30 @@ impl Carries {
             return handler::append_group(self, connection, appends, wait).await;
         }
         let outcome = self.append_documents(connection, appends, wait).await;
+        Self::ended(connection, outcome, false).await
+    }
+
+    /// Ends a transaction that is still open, and keeps the connection if its state is known.
+    async fn ended<T>(
+        connection: &mut Connection,
+        outcome: Result<T, AppendError>,
+        open: bool,
+    ) -> Result<T, AppendError> {
         match &outcome {
             Err(AppendError::Store(error)) if error.is_transient() => {}
-            Err(_) => {
+            Ok(_) if !open => connection.keep(),
+            _ => {
                 if connection.batch("ROLLBACK").await.is_ok() {
                     connection.keep();
                 }
             }
-            Ok(_) => connection.keep(),
         }
         outcome
+    }
+
+    fn goes_the_long_way(&self) -> bool {
+        let one_less = |left: u32| left.checked_sub(1);
+        self.long_way.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
     }
 
     fn has_handlers(&self) -> bool {
