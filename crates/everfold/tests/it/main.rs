@@ -26,6 +26,7 @@ mod open;
 mod out_of_step;
 mod pausing;
 mod places;
+mod poison;
 mod read;
 mod refused;
 mod register;
