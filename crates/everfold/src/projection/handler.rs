@@ -59,7 +59,8 @@ pub trait PostgresHandler: Send + Sync + 'static {
         Box::pin(async { Ok(()) })
     }
 
-    /// Removes what `set_up` made outside its schema. The schema itself is dropped by everfold.
+    /// Removes what `set_up` made outside its schema, when the generation is dropped. The schema
+    /// itself is dropped by everfold. Nothing drops a generation yet, so this is not called today.
     fn tear_down<'a>(
         &'a self,
         home: &'a str,
@@ -150,7 +151,8 @@ pub trait SqliteHandler: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Removes what `set_up` made under names without the prefix.
+    /// Removes what `set_up` made under names without the prefix, when the generation is dropped.
+    /// Nothing drops a generation yet, so this is not called today.
     fn tear_down(&self, home: &str, connection: &rusqlite::Connection) -> Result<(), HandlerError> {
         let _ = (home, connection);
         Ok(())
