@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use everfold::{Diagnosis, Finding, Position, Severity, Store};
+use everfold::{Diagnosis, Finding, HealthOptions, Position, Severity, Store};
 use everfold_testkit::{Cluster, ClusterOptions, TestDatabase, eventually};
 
 use crate::session::{LIMIT, Session, empty_store, open};
@@ -45,8 +45,16 @@ async fn idle_appender_is_named_and_the_mark_goes_on_when_it_ends() {
     assert!(finding.message.contains(&format!("pid {pid} (checkout, idle in transaction)")));
     let advice = format!("SELECT pg_terminate_backend({pid})");
     assert!(finding.hint.as_ref().unwrap().contains(&advice), "{finding:?}");
+    let mut patience = HealthOptions::default();
+    assert_eq!(store.health(&patience).await.unwrap(), [], "a minute is allowed");
+    patience.mark_held_for = Duration::ZERO;
+    let problems = store.health(&patience).await.unwrap();
+    let [problem] = problems.as_slice() else { panic!("{problems:?}") };
+    assert_eq!((problem.check, problem.severity), ("mark", Severity::Problem));
+    assert!(problem.message.contains(&format!("the session with pid {pid}")), "{problem:?}");
     other.run(&advice).await;
     eventually("the mark goes on", LIMIT, async || other.mark().await == last).await;
+    assert_eq!(store.health(&patience).await.unwrap(), []);
     let diagnosis = store.diagnose().await.unwrap();
     assert!(diagnosis.holders.is_empty() && mark_finding(&diagnosis).is_none(), "{diagnosis:?}");
 }
