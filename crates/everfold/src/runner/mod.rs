@@ -14,6 +14,7 @@ mod context;
 mod once;
 mod options;
 mod shard;
+mod watchdog;
 mod worker;
 
 use std::collections::HashMap;

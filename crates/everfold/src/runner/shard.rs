@@ -20,7 +20,7 @@ use crate::Position;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::projection::definition::Lifecycle;
 use crate::projection::generation::{Generation, GenerationStatus, Lease};
-use crate::projection::job::{CAREFUL_EVENTS, CAREFUL_SKIPS, Failure, Job, JobOutcome, Task};
+use crate::projection::job::{CAREFUL_EVENTS, CAREFUL_SKIPS, Call, Failure, Job, JobOutcome, Task};
 use crate::projection::projector::{ApplyError, OutOfTime};
 use crate::store::{StatusChange, StoreKind};
 
@@ -47,12 +47,14 @@ pub(super) struct Place {
     /// Rings when the checkpoint is behind what the task believes: the server that has it now is one
     /// without the last commits.
     pub(super) stepped_back: Notify,
+    /// Whether its job is inside a handler.
+    pub(super) call: Call,
 }
 
 impl Place {
     pub(super) fn new(position: Position, generation: Arc<Generation>) -> Self {
         let (position, generation) = (AtomicU64::new(position.0), Mutex::new(generation));
-        Place { position, generation, stepped_back: Notify::new() }
+        Place { position, generation, stepped_back: Notify::new(), call: Call::default() }
     }
 
     pub(super) fn set_generation(&self, generation: &Arc<Generation>) {
@@ -292,6 +294,7 @@ impl Shard {
         Job {
             handler_timeout: self.context.options.handler_limit(),
             given_up: self.given_up.clone(),
+            call: self.place.call.clone(),
             ..Job::new(generation, projector, upcasters, task)
         }
     }

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::context::{Context, Identity, Runnable};
 use super::shard::{Bells, Ended, Place, RUNNING, Shard};
+use super::watchdog::Watchdog;
 use crate::Position;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::projection::definition::Lifecycle;
@@ -34,6 +35,7 @@ pub(super) struct Worker {
     by_task: HashMap<Id, ShardId>,
     /// Rung for a generation that owes something.
     owing: HashMap<i32, Arc<Notify>>,
+    watchdog: Watchdog,
     /// When old rows of the logs were deleted last, by this worker.
     pruned: Option<Instant>,
 }
@@ -48,6 +50,7 @@ struct Running {
 impl Worker {
     pub(super) fn new(context: Arc<Context>, stop: CancellationToken) -> Self {
         Worker {
+            watchdog: Watchdog::new(Arc::clone(&context)),
             context,
             stop,
             runnable: HashMap::new(),
@@ -117,11 +120,13 @@ impl Worker {
         self.runnable = generations.into_iter().filter_map(|g| self.runnable_of(g)).collect();
         let mut carries: Vec<i32> = self.runnable.keys().copied().collect();
         carries.sort_unstable();
+        self.look_for_stuck();
         let tick = Tick {
             worker: context.worker,
             name: context.options.worker_name.clone(),
             carries: carries.clone(),
             lease_ttl: context.options.lease_ttl,
+            stuck: self.watchdog.generations(),
         };
         // Before the tick: no checkpoint that it finds can be behind one of these.
         let known = self.known_positions();
@@ -135,6 +140,7 @@ impl Worker {
             }
         }
         self.take_up(leases);
+        self.watchdog.tell();
         self.ring_owing().await;
         if !carries.is_empty() {
             self.retry_wanted(carries).await?;
@@ -145,6 +151,15 @@ impl Worker {
             self.prune();
         }
         Ok(())
+    }
+
+    fn look_for_stuck(&mut self) {
+        self.watchdog.forget_those_back();
+        for (&shard, Running { epoch, place, .. }) in &self.running {
+            let Some(runnable) = self.runnable.get(&shard.generation) else { continue };
+            let lease = Lease { shard, epoch: *epoch, position: place.position() };
+            self.watchdog.look(lease, runnable, place);
+        }
     }
 
     fn known_positions(&self) -> HashMap<ShardId, Position> {
@@ -221,7 +236,7 @@ impl Worker {
             keep
         });
         for lease in leases {
-            if self.running.contains_key(&lease.shard) {
+            if self.running.contains_key(&lease.shard) || self.watchdog.holds(lease.shard) {
                 continue;
             }
             let Some(runnable) = self.runnable.get(&lease.shard.generation).cloned() else {

@@ -33,6 +33,10 @@ pub(crate) struct Tick {
     /// Generations whose shards it may take.
     pub(crate) carries: Vec<i32>,
     pub(crate) lease_ttl: Duration,
+    /// Generations that do not get on here: they are left to other workers, if there are any. Only a
+    /// server can do that; in a file nobody writes until the one who hangs goes on.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "PostgreSQL alone needs it"))]
+    pub(crate) stuck: Vec<i32>,
 }
 
 /// An inline projection in Rust that appends through this handle apply themselves.

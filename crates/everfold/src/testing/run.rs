@@ -191,7 +191,7 @@ async fn leases(
     let shards = generation.shards as usize;
     for _ in 0..=shards {
         let (name, carries) = ("test".to_owned(), vec![generation.id]);
-        let tick = Tick { worker, name, carries, lease_ttl: LEASE_TTL };
+        let tick = Tick { worker, name, carries, lease_ttl: LEASE_TTL, stuck: Vec::new() };
         let leases = store.backend().tick(tick).await.map_err(text)?;
         if leases.len() == shards {
             return Ok(leases);

@@ -171,6 +171,44 @@ async fn worker_that_was_paused_in_a_batch_is_fenced_out_and_changes_nothing() {
     other.stop().await;
 }
 
+/// The process gives signs of life all the time; only its handler never does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn worker_whose_handler_blocks_says_so_and_leaves_the_shard_to_another() {
+    let database = empty_store().await;
+    let (url, truth) = (database.url(), Session::open(&database.url()).await);
+    let store = open(&url).await;
+    store.register(Waiting::projection(None)).await.unwrap();
+    let head = fill(&store, 50).await;
+    let mut blocked = Worker::start_test("paused_worker::child_waits_in_a_batch", &url, &[]);
+    blocked.until_it_says("all is written");
+    let name = format!(":{}", blocked.id());
+    let told = async || {
+        let status = store.projection("applied").await.unwrap();
+        let failure = status.shards[0].failure.clone().unwrap_or_default();
+        failure.contains("does not come back") && failure.contains(&name)
+    };
+    eventually("status says why", LIMIT, told).await;
+    // Alone it keeps what it has.
+    assert_eq!(shards_of(&truth, &name).await, 1);
+    let other = run(&open_worker(&url).await, "other", Waiting::projection(None)).await;
+    store.wait_for("applied", head, LIMIT).await.unwrap();
+    let before = shown(&truth).await;
+    assert!(compare_keys(&stored(&truth).await, &before).is_exact());
+    assert_eq!(shards_of(&truth, "other").await, 1);
+
+    blocked.tell("go on");
+    blocked.until_it_says("going on");
+    let head = fill(&store, 30).await;
+    store.wait_for("applied", head, LIMIT).await.unwrap();
+    assert_exact(&truth, "blocked in a batch").await;
+    other.stop().await;
+    // It is a worker like any other again.
+    let head = fill(&store, 10).await;
+    store.wait_for("applied", head, LIMIT).await.unwrap();
+    assert_eq!(shards_of(&truth, &name).await, 1);
+    assert_exact(&truth, "blocked in a batch, and back").await;
+}
+
 const LOCK: &str = include_str!("../../sql/postgres/statements/lock_checkpoint.sql");
 const ADVANCE: &str = include_str!("../../sql/postgres/statements/advance_checkpoint.sql");
 

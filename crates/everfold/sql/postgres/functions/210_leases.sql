@@ -18,9 +18,13 @@ $$;
 -- Shares are even: generations that the same live workers carry are one pool, and its shards are
 -- divided among those workers so that no two differ by more than one.
 --
+-- What a worker cannot go on with (stuck: generations whose code there does not come back) is left to
+-- the others, if another live one carries it: as if this one did not.
+--
 -- A shard that is to be given up and is in the middle of a batch is left out of the answer, so that
 -- its owner runs no further batch, and is given up by the next tick.
-CREATE OR REPLACE FUNCTION everfold.tick(worker uuid, name text, carries integer[], ttl_ms integer)
+CREATE OR REPLACE FUNCTION everfold.tick(
+    worker uuid, name text, carries integer[], ttl_ms integer, stuck integer[] DEFAULT '{}')
 RETURNS TABLE (generation integer, shard integer, epoch bigint, "position" bigint)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, everfold, pg_temp AS $$
 #variable_conflict use_column
@@ -30,6 +34,14 @@ DECLARE
     surplus integer[] := '{}';
     surplus_shards integer[] := '{}';
 BEGIN
+    IF stuck <> '{}' THEN
+        carries := ARRAY(
+            SELECT c.id FROM unnest($3) AS c(id)
+             WHERE c.id <> ALL ($5)
+                OR NOT EXISTS (SELECT FROM everfold.workers w
+                                WHERE w.id <> $1 AND c.id = ANY (w.carries)
+                                  AND w.expires_at >= clock_timestamp()));
+    END IF;
     INSERT INTO everfold.workers AS w (id, name, expires_at, carries) VALUES ($1, $2, lease_end, $3)
     ON CONFLICT (id) DO UPDATE SET name = $2, expires_at = lease_end, carries = $3;
 

@@ -40,6 +40,7 @@ impl Job {
             #[allow(unreachable_patterns, reason = "with one backend there is one kind of handler")]
             handler => {
                 let (events, limit) = (page.at(places), self.handler_timeout);
+                let _inside = self.call.enter();
                 unit.run_handler(generation, handler, &events, limit).await
             }
         }
@@ -177,7 +178,11 @@ impl Job {
     ) -> Result<Result<(), String>, ApplyError> {
         unit.savepoint().await?;
         let (generation, limit) = (&self.generation, self.handler_timeout);
-        match unit.tell_skipped(generation, &self.projector, event, limit).await {
+        let told = {
+            let _inside = self.call.enter();
+            unit.tell_skipped(generation, &self.projector, event, limit).await
+        };
+        match told {
             Ok(()) => {
                 unit.release_savepoint().await?;
                 Ok(Ok(()))

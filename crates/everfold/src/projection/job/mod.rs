@@ -10,6 +10,7 @@
 
 mod apply;
 mod batch;
+mod call;
 mod drain;
 #[cfg(feature = "sqlite")]
 mod inline;
@@ -30,6 +31,7 @@ use crate::store::Unit;
 use crate::upcast::Upcasters;
 use batch::Batch;
 pub(crate) use batch::CAREFUL_EVENTS;
+pub(crate) use call::Call;
 pub(crate) use drain::CAREFUL_SKIPS;
 #[cfg(feature = "sqlite")]
 pub(crate) use page::no_key;
@@ -46,6 +48,8 @@ pub(crate) struct Job {
     pub(crate) handler_timeout: Duration,
     /// An event that a handler did not come back from, and what is said of it: it is not tried again.
     pub(crate) given_up: Option<(Position, String)>,
+    /// Whether it is inside a handler, and since when.
+    pub(crate) call: Call,
 }
 
 /// How long a handler may take in one transaction, if nobody says otherwise: shorter than any server
@@ -160,8 +164,8 @@ impl Job {
         upcasters: Arc<Upcasters>,
         task: Task,
     ) -> Self {
-        let (handler_timeout, given_up) = (HANDLER_TIMEOUT, None);
-        Job { generation, projector, upcasters, task, handler_timeout, given_up }
+        let (handler_timeout, given_up, call) = (HANDLER_TIMEOUT, None, Call::default());
+        Job { generation, projector, upcasters, task, handler_timeout, given_up, call }
     }
 
     /// Does it in an open transaction.

@@ -20,7 +20,8 @@ use crate::store::postgres::types::Time;
 use crate::store::{StatusChange, Tick};
 use crate::{Position, StreamId};
 
-const TICK: &str = "SELECT generation, shard, epoch, position FROM everfold.tick($1, $2, $3, $4)";
+const TICK: &str =
+    "SELECT generation, shard, epoch, position FROM everfold.tick($1, $2, $3, $4, $5)";
 const OWING: &str = "SELECT g FROM unnest($1::integer[]) g WHERE EXISTS (\
     SELECT FROM everfold.skips s WHERE s.generation = g AND NOT EXISTS (\
         SELECT FROM everfold.dead_letters d WHERE d.generation = g AND d.key = s.key)) ORDER BY 1";
@@ -50,11 +51,12 @@ const PRUNE_MAX: i64 = 10_000;
 /// A worker's sign of life; the leases it has now.
 pub(super) async fn tick(connections: &Connections, tick: &Tick) -> Result<Vec<Lease>, StoreError> {
     let ttl = i32::try_from(tick.lease_ttl.as_millis()).unwrap_or(i32::MAX);
-    let params: [Param<'_>; 4] = [
+    let params: [Param<'_>; 5] = [
         (&tick.worker, Type::UUID),
         (&tick.name, Type::TEXT),
         (&tick.carries, Type::INT4_ARRAY),
         (&ttl, Type::INT4),
+        (&tick.stuck, Type::INT4_ARRAY),
     ];
     let rows = connections.get().await?.query(TICK, &params).await?;
     let lease = |row: &Row| Lease {

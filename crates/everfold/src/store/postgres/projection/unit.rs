@@ -29,15 +29,17 @@ pub(super) const TIMEOUTS: &str = "SET LOCAL lock_timeout = '4s'; \
     SET LOCAL statement_timeout = '10s'; SET LOCAL idle_in_transaction_session_timeout = '10s'";
 
 /// The same with the time that a handler has, and a little more: the engine is to stop it, not the
-/// server.
+/// server. One that blocks its thread cannot be stopped; then the server ends the session, so that
+/// others can go on with the shard.
 pub(super) fn timeouts(handler: Duration) -> Cow<'static, str> {
-    let milliseconds = (handler + HANDLER_MARGIN).as_millis();
-    if milliseconds <= 10_000 {
+    let idle = (handler + HANDLER_MARGIN).as_millis();
+    let statement = idle.max(10_000);
+    if idle == 10_000 {
         return Cow::Borrowed(TIMEOUTS);
     }
     Cow::Owned(format!(
-        "SET LOCAL lock_timeout = '4s'; SET LOCAL statement_timeout = '{milliseconds}ms'; \
-         SET LOCAL idle_in_transaction_session_timeout = '{milliseconds}ms'"
+        "SET LOCAL lock_timeout = '4s'; SET LOCAL statement_timeout = '{statement}ms'; \
+         SET LOCAL idle_in_transaction_session_timeout = '{idle}ms'"
     ))
 }
 
