@@ -29,6 +29,8 @@ const LIFECYCLE: &str = "SELECT lifecycle FROM everfold.generations WHERE id = $
 const CHANGE_STATUS: &str = "UPDATE everfold.generations \
     SET status = $2, reason = $3, status_since = clock_timestamp() \
     WHERE id = $1 AND status = ANY ($4) RETURNING id";
+const LOCK_CHECKPOINTS: &str =
+    "SELECT FROM everfold.checkpoints WHERE generation = $1 ORDER BY shard FOR UPDATE";
 const CLEAR_FAILURES: &str = "UPDATE everfold.checkpoints \
     SET attempts = 0, failure = NULL, epoch = epoch + 1, owner = NULL, expires_at = NULL \
     WHERE generation = $1";
@@ -116,11 +118,13 @@ async fn change_status_in(
     inline: bool,
     change: &StatusChange,
 ) -> Result<bool, StoreError> {
+    let id: Param<'_> = (&change.generation, Type::INT4);
     if inline {
+        // In the order of drains and retries: whoever waits for one of these holds no append up.
+        unit.ask(LOCK_CHECKPOINTS, std::slice::from_ref(&id)).await?;
         let gates = gates::all_for(change.generation);
         unit.batch(&gates).await.map_err(QueryError::into_store_error)?;
     }
-    let id: Param<'_> = (&change.generation, Type::INT4);
     let (to, from) = (change.to.as_str(), change.from.iter().map(|status| status.as_str()));
     let from: Vec<&str> = from.collect();
     let params: [Param<'_>; 4] =
