@@ -142,7 +142,7 @@ async fn watch(store: &Store, runner: &RunnerHandle, reporter: &mut Reporter) {
         if reporter.is_due() {
             match store.projections().await {
                 Ok(projections) => reporter.look(&projections),
-                Err(error) => tracing::warn!(%error, "where projections stand could not be read"),
+                Err(error) => reporter.could_not_look(&error.to_string()),
             }
         }
     }

@@ -25,6 +25,8 @@ pub(super) struct Reporter {
     /// What the database refuses the runner.
     refusal: Option<String>,
     looked: Option<Instant>,
+    /// Why projections could not be looked at the last time.
+    unseen: Option<String>,
     told: HashMap<(String, u32), Told>,
 }
 
@@ -37,7 +39,8 @@ struct Told {
 
 impl Reporter {
     pub(super) fn new(names: Vec<String>, refused: usize) -> Reporter {
-        Reporter { names, refused, refusal: None, looked: None, told: HashMap::new() }
+        let (refusal, looked, unseen) = (None, None, None);
+        Reporter { names, refused, refusal, looked, unseen, told: HashMap::new() }
     }
 
     /// What was told when a projection was registered.
@@ -77,6 +80,7 @@ impl Reporter {
     /// Tells what has changed since the last time.
     pub(super) fn look(&mut self, projections: &[ProjectionStatus]) {
         self.looked = Some(Instant::now());
+        self.unseen = None;
         for status in projections {
             if self.names.contains(&status.name) {
                 let told = self.told(&status.name, status.version);
@@ -85,6 +89,19 @@ impl Reporter {
                 }
             }
         }
+    }
+
+    /// A database that is away is told once, not at every look.
+    pub(super) fn could_not_look(&mut self, error: &str) {
+        if self.is_news(error) {
+            tracing::warn!(%error, "where projections stand could not be read");
+        }
+    }
+
+    fn is_news(&mut self, error: &str) -> bool {
+        self.looked = Some(Instant::now());
+        let before = self.unseen.replace(error.to_owned());
+        before.as_deref() != Some(error)
     }
 
     fn told(&mut self, name: &str, version: u32) -> &mut Told {
@@ -185,4 +202,20 @@ fn dead_letters(status: &ProjectionStatus) -> String {
     let (letters, name) = (count(status.dead_letters, "dead letter"), &status.name);
     let held = count(status.held_events, "event");
     format!("{name} has {letters}, {held} behind; see `everfold dead-letters list {name}`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_is_news_once_until_it_is_over() {
+        let mut reporter = Reporter::new(Vec::new(), 0);
+        assert!(reporter.is_due() && reporter.is_news("refused"));
+        assert!(!reporter.is_due(), "a look that failed is a look");
+        assert!(!reporter.is_news("refused"));
+        assert!(reporter.is_news("starting up"));
+        reporter.look(&[]);
+        assert!(reporter.is_news("starting up"));
+    }
 }
