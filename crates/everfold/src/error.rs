@@ -96,6 +96,11 @@ impl AppendError {
     pub fn is_transient(&self) -> bool {
         matches!(self, AppendError::Store(error) if error.is_transient())
     }
+
+    /// Whether it is worth it before the caller is told.
+    pub(crate) fn is_worth_a_retry(&self) -> bool {
+        matches!(self, AppendError::Store(error) if error.is_transient() && !error.waited)
+    }
 }
 
 fn existing(version: Version) -> String {
@@ -526,6 +531,7 @@ pub struct StoreError {
     message: String,
     code: Option<String>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    waited: bool,
 }
 
 /// What kind of trouble a [`StoreError`] is.
@@ -558,7 +564,14 @@ pub enum StoreErrorKind {
 
 impl StoreError {
     pub(crate) fn new(kind: StoreErrorKind, message: impl Into<String>) -> Self {
-        StoreError { kind, message: message.into(), code: None, source: None }
+        StoreError { kind, message: message.into(), code: None, source: None, waited: false }
+    }
+
+    /// Whoever asked has waited for as long as he is willing to: nobody tries again for him.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn after_waiting(mut self) -> Self {
+        self.waited = true;
+        self
     }
 
     pub(crate) fn with_code(mut self, code: impl Into<String>) -> Self {
@@ -577,7 +590,7 @@ impl StoreError {
     /// The same error for somebody else; the driver's own stays with the first.
     pub(crate) fn duplicate(&self) -> Self {
         let (message, code) = (self.message.clone(), self.code.clone());
-        StoreError { kind: self.kind, message, code, source: None }
+        StoreError { kind: self.kind, message, code, source: None, waited: self.waited }
     }
 
     /// What kind of trouble it is.

@@ -233,7 +233,7 @@ impl Store {
         let retries = self.0.options.append_retries_max;
         for attempt in 0..retries {
             match self.0.backend.append(append.clone()).await {
-                Err(error) if error.is_transient() => self.before_retry(attempt, &error).await,
+                Err(error) if error.is_worth_a_retry() => self.before_retry(attempt, &error).await,
                 outcome => return outcome.map_err(|error| append.blamed(error)),
             }
         }
@@ -262,7 +262,7 @@ impl Store {
         let retries = self.0.options.append_retries_max;
         for attempt in 0..retries {
             match self.0.backend.append_many(appends.clone()).await {
-                Err(error) if error.is_transient() => self.before_retry(attempt, &error).await,
+                Err(error) if error.is_worth_a_retry() => self.before_retry(attempt, &error).await,
                 outcome => return outcome.map(|outcomes| blamed(&appends, outcomes)),
             }
         }

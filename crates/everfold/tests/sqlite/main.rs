@@ -2,6 +2,7 @@
 //! writer at a time. What both stores promise is in `tests/it`.
 #![cfg(feature = "sqlite")]
 
+mod blocked_handler;
 mod chains;
 mod closing;
 mod crash;

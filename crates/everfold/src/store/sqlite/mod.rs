@@ -23,6 +23,7 @@ pub(crate) mod schema;
 #[cfg(feature = "testing")]
 mod scratch;
 mod snapshots;
+mod waiting;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -120,7 +121,7 @@ impl SqliteStore {
         let work = move |connection: &Connection| {
             group::append_all(connection, &projections, &appends, patience)
         };
-        Ok(self.writer.run(work).await??)
+        Ok(self.writer.run_in_time(work).await??)
     }
 
     async fn save_snapshot(

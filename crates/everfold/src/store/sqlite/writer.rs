@@ -26,6 +26,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::group::append_each;
 use super::projection::Projections;
+use super::waiting::{Claim, Patience, answered};
 use crate::append::{Appended, StreamAppend};
 use crate::error::{AppendError, StoreError, StoreErrorKind};
 use crate::options::StoreOptions;
@@ -35,6 +36,9 @@ const GROUPS_QUEUED_MAX: usize = 4;
 
 /// While appends wait they get so many times the time that the last job took before the next one.
 const APPENDS_SHARE: u32 = 3;
+
+/// The thread itself says so first when it cannot have the file in time.
+const END_MARGIN: Duration = Duration::from_secs(1);
 
 pub(super) type Outcome = Result<Appended, AppendError>;
 type Work = Box<dyn FnOnce(&Connection) + Send>;
@@ -51,12 +55,14 @@ enum Request {
 struct Member {
     append: StreamAppend,
     answer: oneshot::Sender<Outcome>,
+    claim: Claim,
 }
 
 pub(super) struct Writer {
     /// `None` once closed.
     queue: Mutex<Option<mpsc::Sender<Request>>>,
     thread: tokio::sync::Mutex<Option<JoinHandle<()>>>,
+    patience: Duration,
 }
 
 impl Writer {
@@ -89,22 +95,41 @@ impl Writer {
                 let message = format!("the writer thread could not be started: {error}");
                 StoreError::new(StoreErrorKind::Exhausted, message).with_source(error)
             })?;
-        Ok(Writer { queue: Mutex::new(Some(queue)), thread: tokio::sync::Mutex::new(Some(handle)) })
+        Ok(Writer {
+            queue: Mutex::new(Some(queue)),
+            thread: tokio::sync::Mutex::new(Some(handle)),
+            patience: options.request_timeout,
+        })
     }
 
     /// Appends, together with whatever else waits.
     pub(super) async fn append(&self, append: StreamAppend) -> Outcome {
-        let (answer, outcome) = oneshot::channel();
-        self.send(Request::Append(Member { append, answer })).await?;
-        outcome.await.unwrap_or_else(|_| Err(stopped().into()))
+        let ((answer, outcome), claim) = (oneshot::channel(), Claim::default());
+        let member = Member { append, answer, claim: claim.clone() };
+        let queueing = self.send(Request::Append(member));
+        let outcome = answered(queueing, outcome, &claim, self.in_time()).await?;
+        outcome.unwrap_or_else(|| Err(stopped().into()))
     }
 
-    /// Runs `work` on the writing connection.
+    /// Runs `work` on the writing connection, however long it takes once it was begun.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> T + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.queue_work(Request::Work, work).await
+        let patience = Patience { to_begin: self.patience, to_end: None };
+        self.queue_work(work, patience).await
+    }
+
+    /// The same for work that waits for the file, and is done soon after.
+    pub(super) async fn run_in_time<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.queue_work(work, self.in_time()).await
+    }
+
+    fn in_time(&self) -> Patience {
+        Patience { to_begin: self.patience, to_end: Some(self.patience + END_MARGIN) }
     }
 
     /// The same for a transaction of the engine, behind appends that wait.
@@ -112,21 +137,30 @@ impl Writer {
         &self,
         work: impl FnOnce(&Connection) -> T + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.queue_work(Request::Job, work).await
-    }
-
-    async fn queue_work<T: Send + 'static>(
-        &self,
-        request: fn(Work) -> Request,
-        work: impl FnOnce(&Connection) -> T + Send + 'static,
-    ) -> Result<T, StoreError> {
         let (answer, outcome) = oneshot::channel();
         let work: Work = Box::new(move |connection| {
             // The caller may have gone; the work is done all the same.
             let _ = answer.send(work(connection));
         });
-        self.send(request(work)).await?;
+        self.send(Request::Job(work)).await?;
         outcome.await.map_err(|_| stopped())
+    }
+
+    async fn queue_work<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> T + Send + 'static,
+        patience: Patience,
+    ) -> Result<T, StoreError> {
+        let ((answer, outcome), claim) = (oneshot::channel(), Claim::default());
+        let begun = claim.clone();
+        let work: Work = Box::new(move |connection| {
+            if begun.begin() {
+                // The caller may have gone; the work is done all the same.
+                let _ = answer.send(work(connection));
+            }
+        });
+        let queueing = self.send(Request::Work(work));
+        answered(queueing, outcome, &claim, patience).await?.ok_or_else(stopped)
     }
 
     /// Takes no more requests, finishes those in the queue and ends the thread.
@@ -298,8 +332,12 @@ impl WriterThread {
     }
 
     fn append_group(&self, group: Vec<Member>) {
+        let begun = group.into_iter().filter(|member| member.claim.begin());
         let (appends, answers): (Vec<StreamAppend>, Vec<_>) =
-            group.into_iter().map(|member| (member.append, member.answer)).unzip();
+            begun.map(|member| (member.append, member.answer)).unzip();
+        if appends.is_empty() {
+            return;
+        }
         let outcomes = append_each(&self.connection, &self.projections, &appends, self.patience);
         let stored = outcomes.iter().any(Result::is_ok);
         for (answer, outcome) in answers.into_iter().zip(outcomes) {
