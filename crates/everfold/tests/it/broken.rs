@@ -172,3 +172,33 @@ async fn inline_documents_refuse_appends_under_every_policy(fixture: Fixture) {
         assert_chains(&store, name).await;
     }
 }
+
+#[tokio::test]
+async fn append_names_the_projection_whose_documents_cannot_be_written() {
+    let fixture = Fixture::postgres().await;
+    let store = fixture.store().await;
+    store.register(chain("stops", OnError::Stop).inline().build().unwrap()).await.unwrap();
+    append(&store, "a", [moved("a", 1)]).await;
+    fixture.execute_in("stops", "ALTER TABLE {}stops ADD CHECK (position < 2)").await;
+    for events in [vec![moved("a", 2)], vec![moved("a", 2), moved("a", 3)]] {
+        match store.append("a", ExpectedVersion::Any, events).await {
+            Err(AppendError::Projection { projection, message }) => {
+                assert_eq!(projection, "stops");
+                assert!(message.contains("check constraint"), "{message}");
+            }
+            other => panic!("wanted a refused append, got {other:?}"),
+        }
+    }
+    assert_eq!(read_all(&store).await.len(), 1);
+}
+
+#[tokio::test]
+async fn what_a_pooler_causes_is_no_broken_read_model() {
+    let fixture = Fixture::postgres().await;
+    fixture.store().await;
+    let sql = "SELECT code, everfold.is_broken(code) FROM unnest(ARRAY['42P01', '42501', '3F000', \
+               '42883', '42P05', '42P03', '26000', '22P02']) AS codes(code)";
+    let broken: Vec<bool> =
+        fixture.rows(sql).await.iter().map(|row| row[1].as_bool().unwrap()).collect();
+    assert_eq!(broken, [true, true, true, true, false, false, false, false]);
+}

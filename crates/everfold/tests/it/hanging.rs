@@ -6,8 +6,9 @@ use std::time::Duration;
 use everfold::postgres::{PostgresHandler, tokio_postgres};
 use everfold::sqlite::{SqliteHandler, rusqlite};
 use everfold::{
-    GenerationStatus, HandlerBatch, HandlerError, NewEvent, OnError, Position, Projection,
-    ProjectionError, ProjectionSettings, RecordedEvent, Retried, Runner, RunnerOptions, Store,
+    AppendError, ExpectedVersion, GenerationStatus, HandlerBatch, HandlerError, NewEvent, OnError,
+    Position, Projection, ProjectionError, ProjectionSettings, RecordedEvent, Retried, Runner,
+    RunnerOptions, Store,
 };
 use everfold_testkit::eventually;
 use futures::future::BoxFuture;
@@ -230,4 +231,24 @@ async fn handler_that_swallows_an_error_is_the_one_that_failed(fixture: Fixture)
     let error = letters[0].error.as_ref().unwrap();
     let part = if fixture.is_sqlite() { "UNIQUE" } else { "a statement of the handler failed" };
     assert!(error.contains(part), "{error}");
+}
+
+/// It is not the server that gives no answer, so trying again would only hang again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn inline_handler_that_hangs_fails_the_append_by_name() {
+    let fixture = Fixture::postgres().await;
+    let store =
+        fixture.store_with(|options| options.request_timeout = Duration::from_secs(1)).await;
+    let builder = Projection::postgres_handler("seen", 1, Hanging::default()).events(["Added"]);
+    store.register(builder.inline().build().unwrap()).await.unwrap();
+    append(&store, "a", [added(1)]).await;
+    match store.append("a", ExpectedVersion::Any, [added(13)]).await {
+        Err(AppendError::Projection { projection, message }) => {
+            assert_eq!(projection, "seen");
+            assert!(message.contains("not done within 1s"), "{message}");
+        }
+        other => panic!("wanted a failed projection, got {other:?}"),
+    }
+    append(&store, "a", [added(2)]).await;
+    assert_eq!(seen(&fixture).await, [1, 2]);
 }

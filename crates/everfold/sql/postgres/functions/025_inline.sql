@@ -353,9 +353,14 @@ $$;
 
 -- Whether an error says that the read model is not as it was made: a table, a function or a right is
 -- gone. No event is to blame, so none is given up for it, whatever the policy is.
+--
+-- All of class 42 (names, rights, types of expressions) but what is about the session and not about the
+-- read model: a prepared statement or a cursor that exists already (42P05, 42P03), which a pooler in the
+-- way causes. Statements of a projection are fixed texts, so that their names and types cannot depend on
+-- an event; values that cannot be cast are class 22.
 CREATE OR REPLACE FUNCTION everfold.is_broken(code text) RETURNS boolean
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, everfold, pg_temp AS $$
-    SELECT left($1, 2) = '42' OR $1 = '3F000'
+    SELECT left($1, 2) = '42' AND $1 NOT IN ('42P03', '42P05') OR $1 = '3F000'
 $$;
 
 -- Applies events to an SQL generation, or leaves no trace and returns false if one of them is

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -21,7 +22,7 @@ use crate::projection::definition::OnError;
 use crate::projection::document::panic_message;
 use crate::projection::generation::Generation;
 use crate::projection::handler::{HandlerBatch, HandlerError, PostgresHandler};
-use crate::projection::projector::{ApplyError, Projector};
+use crate::projection::projector::{ApplyError, OutOfTime, Projector};
 use crate::{Position, RecordedEvent};
 
 const SAVEPOINT: &str = "SAVEPOINT everfold_inline";
@@ -43,8 +44,14 @@ pub(super) async fn append_group(
         Ok(begun) => begun.map_err(store_error)?,
         Err(_) => return Err(QueryError::NoAnswer(timeout).into_store_error().into()),
     };
-    let session = InTransaction { transaction: &transaction, timeout };
+    let abandoned = AtomicBool::new(false);
+    let session = InTransaction { transaction: &transaction, timeout, abandoned: &abandoned };
     let outcome = append_and_apply(carries, &session, appends, wait).await;
+    if abandoned.load(Ordering::Relaxed) {
+        drop(transaction);
+        connection.give_up();
+        return outcome;
+    }
     let ended = match &outcome {
         // Nobody knows what the server is doing: it finds the connection closed.
         Err(AppendError::Store(error)) if error.is_transient() => return outcome,
@@ -90,7 +97,7 @@ async fn append_and_apply(
         writes.extend(Write::given_up(given_up));
     }
     for write in &writes {
-        write.send(session).await.map_err(QueryError::into_store_error)?;
+        write.send(session).await.map_err(|error| write.failed(error))?;
     }
     // A handler may have gone on after an error of its own. Such a transaction can only be rolled
     // back, and its COMMIT would do that without a word.
@@ -158,7 +165,9 @@ impl Handling<'_> {
     async fn tell(&self, why: Why, event: &RecordedEvent) -> Result<Why, ApplyError> {
         let Why::LeftOut(mut message) = why else { return Ok(why) };
         let hook = async { self.handler.skipped(event, self.session.transaction).await };
-        if let Err(error) = self.undoing(self.in_time(Box::pin(hook))).await? {
+        if let Err(error) =
+            self.undoing(self.in_time(std::slice::from_ref(event), Box::pin(hook))).await?
+        {
             message.push_str("; its hook for skipped events failed too: ");
             message.push_str(&error);
         }
@@ -193,12 +202,14 @@ impl Handling<'_> {
             let batch = HandlerBatch { events, home: &self.generation.home, replayed: false };
             self.handler.apply(batch, transaction).await
         };
-        self.in_time(Box::pin(work)).await
+        self.in_time(events, Box::pin(work)).await
     }
 
-    /// Waits for a handler as long as for an answer of the server, and catches its panics.
+    /// Waits for a handler as long as for an answer of the server, and catches its panics. After one
+    /// that does not come back, nobody knows what the server is doing.
     async fn in_time(
         &self,
+        events: &[RecordedEvent],
         work: BoxFuture<'_, Result<(), HandlerError>>,
     ) -> Result<(), ApplyError> {
         let timeout = self.session.timeout;
@@ -210,7 +221,15 @@ impl Handling<'_> {
                 None => Err(refused(error.to_string())),
             },
             Ok(Err(panic)) => Err(refused(format!("it panicked: {}", panic_message(&*panic)))),
-            Err(_) => Err(ApplyError::Store(QueryError::NoAnswer(timeout).into_store_error())),
+            Err(_) => {
+                self.session.abandoned.store(true, Ordering::Relaxed);
+                let mut late = OutOfTime::new(self.generation, events, timeout, true);
+                late.message = format!(
+                    "its handler was not done within {timeout:?}, as long as a request may take; what \
+                     it waits for needs a time limit of its own"
+                );
+                Err(ApplyError::OutOfTime(late))
+            }
         }
     }
 }

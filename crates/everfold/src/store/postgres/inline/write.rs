@@ -1,5 +1,6 @@
 //! What an append writes beside its events, and the end of its transaction.
 
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -9,9 +10,10 @@ use tokio_postgres::{Row, Transaction};
 
 use super::super::connect::{Connection, Param, QueryError};
 use super::super::error::store_error;
+use super::super::projection::said;
 use super::super::types::JsonText;
 use super::fold::{GivenUp, Why};
-use crate::error::StoreError;
+use crate::error::{AppendError, StoreError, StoreErrorKind};
 use crate::projection::generation::Generation;
 use crate::projection::projector::DocumentChange;
 
@@ -40,6 +42,8 @@ impl Run for Connection {
 pub(super) struct InTransaction<'a> {
     pub(super) transaction: &'a Transaction<'a>,
     pub(super) timeout: Duration,
+    /// Whether a handler was stopped in the middle of it.
+    pub(super) abandoned: &'a AtomicBool,
 }
 
 impl InTransaction<'_> {
@@ -70,8 +74,8 @@ impl Run for InTransaction<'_> {
 
 /// One statement with its parameters.
 pub(super) enum Write {
-    Documents { sql: String, rows: Documents },
-    Deleted { sql: String, keys: Vec<String> },
+    Documents { projection: String, sql: String, rows: Documents },
+    Deleted { projection: String, sql: String, keys: Vec<String> },
     GivenUp(Vec<GivenUp>),
 }
 
@@ -121,11 +125,13 @@ impl Write {
                  ON CONFLICT (key) DO UPDATE SET document = EXCLUDED.document, \
                  position = EXCLUDED.position, stream_version = EXCLUDED.stream_version"
             );
-            writes.push(Write::Documents { sql, rows });
+            let projection = generation.name.clone();
+            writes.push(Write::Documents { projection, sql, rows });
         }
         if !deleted.is_empty() {
             let sql = format!("DELETE FROM {table} WHERE key = ANY ($1::text[])");
-            writes.push(Write::Deleted { sql, keys: deleted });
+            let projection = generation.name.clone();
+            writes.push(Write::Deleted { projection, sql, keys: deleted });
         }
         writes
     }
@@ -137,7 +143,7 @@ impl Write {
     /// Sends the statement as soon as it is polled, if it was prepared before.
     pub(super) async fn send(&self, session: &impl Run) -> Result<(), QueryError> {
         match self {
-            Write::Documents { sql, rows } => {
+            Write::Documents { sql, rows, .. } => {
                 let documents: Vec<JsonText<'_>> =
                     rows.documents.iter().map(|json| JsonText::new(json)).collect();
                 let [a, b, c, d] = rows.types();
@@ -157,17 +163,27 @@ impl Write {
                 };
                 session.run(sql, &params).await.map(drop)
             }
-            Write::Deleted { sql, keys } => {
+            Write::Deleted { sql, keys, .. } => {
                 session.run(sql, &[(keys, Type::TEXT_ARRAY)]).await.map(drop)
             }
             Write::GivenUp(given_up) => send_given_up(session, given_up).await,
         }
     }
 
+    /// Its error, with the projection whose documents could not be written.
+    pub(super) fn failed(&self, error: QueryError) -> AppendError {
+        match self {
+            Write::Documents { projection, .. } | Write::Deleted { projection, .. } => {
+                failed_for(projection, error)
+            }
+            Write::GivenUp(_) => error.into_store_error().into(),
+        }
+    }
+
     /// The statement, with the types of its parameters.
     fn statement(&self) -> (&str, Vec<Type>) {
         match self {
-            Write::Documents { sql, rows } => (sql, rows.types().to_vec()),
+            Write::Documents { sql, rows, .. } => (sql, rows.types().to_vec()),
             Write::Deleted { sql, .. } => (sql, vec![Type::TEXT_ARRAY]),
             Write::GivenUp(_) => (GIVE_UP, GIVEN_UP_TYPES.to_vec()),
         }
@@ -211,24 +227,43 @@ async fn send_given_up(session: &impl Run, given_up: &[GivenUp]) -> Result<(), Q
     session.run(GIVE_UP, &params).await.map(drop)
 }
 
+/// The error of a statement about a projection's documents. The database's own trouble is not the
+/// projection's.
+pub(super) fn failed_for(projection: &str, error: QueryError) -> AppendError {
+    use StoreErrorKind::{Missing, Other, Privilege};
+    let said = match &error {
+        QueryError::Driver(error) => error.as_db_error().map(said),
+        _ => None,
+    };
+    let error = error.into_store_error();
+    match said {
+        Some(message) if matches!(error.kind(), Missing | Other | Privilege) => {
+            AppendError::Projection { projection: projection.to_owned(), message }
+        }
+        _ => error.into(),
+    }
+}
+
 /// So many writes are sent without waiting for the answers.
 const PIPELINED_MAX: usize = 16;
 
 /// Writes and commits, without waiting in between. A write that fails makes the COMMIT a rollback.
-pub(super) async fn commit(connection: &Connection, writes: &[Write]) -> Result<(), StoreError> {
+pub(super) async fn commit(connection: &Connection, writes: &[Write]) -> Result<(), AppendError> {
     let (first, last) = writes.split_at(writes.len().saturating_sub(PIPELINED_MAX));
     for write in first {
-        write.send(connection).await.map_err(QueryError::into_store_error)?;
+        write.send(connection).await.map_err(|error| write.failed(error))?;
     }
     // A statement that is not prepared yet would be sent behind the COMMIT.
     for write in last {
         let (sql, types) = write.statement();
-        connection.prepare(sql, &types).await.map_err(QueryError::into_store_error)?;
+        connection.prepare(sql, &types).await.map_err(|error| write.failed(error))?;
     }
     let writing = join_all(last.iter().map(|write| write.send(connection)));
     let (written, committed) = tokio::join!(biased; writing, connection.batch("COMMIT"));
-    written.into_iter().collect::<Result<(), _>>().map_err(QueryError::into_store_error)?;
-    committed
+    for (write, written) in last.iter().zip(written) {
+        written.map_err(|error| write.failed(error))?;
+    }
+    Ok(committed?)
 }
 
 pub(super) fn table(generation: &Generation) -> String {

@@ -73,9 +73,10 @@ pub(super) fn broken_or_refused(error: tokio_postgres::Error) -> ApplyError {
     }
 }
 
-/// The same as everfold.is_broken of the database.
+/// The same as everfold.is_broken of the database: see there for what is left out.
 fn is_broken(code: &str) -> bool {
-    code.starts_with("42") || code == "3F000"
+    let of_the_session = matches!(code, "42P03" | "42P05");
+    (code.starts_with("42") && !of_the_session) || code == "3F000"
 }
 
 /// What the server said, with file and line where it is about a statement of the projection.
