@@ -1,7 +1,7 @@
 //! Running until everything of now is applied: for schedulers.
 
 use std::collections::HashSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::context::Identity;
 use super::{Runner, RunnerHandle};
@@ -45,7 +45,10 @@ impl RunnerHandle {
         let mut pause = PAUSE_MIN;
         loop {
             moved.borrow_and_update();
-            match self.behind(mark).await {
+            let looked = Instant::now();
+            let behind = self.behind(mark).await;
+            let took = looked.elapsed();
+            match behind {
                 Ok(Behind::Some) => {}
                 Ok(Behind::None { failed: None }) => return Ok(()),
                 Ok(Behind::None { failed: Some(failed) }) => return Err(failed),
@@ -55,8 +58,8 @@ impl RunnerHandle {
                 Err(error) => return Err(error.into()),
             }
             match tokio::time::timeout(pause, moved.changed()).await {
-                // Not more often than that, however fast the batches are.
-                Ok(_) => tokio::time::sleep(PAUSE_MIN).await,
+                // However fast the batches are, a small part of the time is spent looking.
+                Ok(_) => tokio::time::sleep((took * 20).clamp(PAUSE_MIN, PAUSE_MAX)).await,
                 Err(_) => pause = (pause * 2).min(PAUSE_MAX),
             }
         }

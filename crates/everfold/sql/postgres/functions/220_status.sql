@@ -85,7 +85,9 @@ RETURNS TABLE (
     "position" bigint, behind_events bigint, behind_since timestamptz,
     open_skips bigint, oldest_skip timestamptz,
     dead_letters bigint, held_events bigint, oldest_dead_letter timestamptz)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, everfold, pg_temp AS $$
+-- A few rows; the server would guess thousands, and compile the query for them, which takes far longer.
+LANGUAGE sql STABLE SECURITY DEFINER ROWS 20 SET search_path = pg_catalog, everfold, pg_temp
+SET jit = off AS $$
     SELECT p.namespace, p.name, g.version, g.id, g.kind, g.lifecycle, g.status, g.reason, g.status_since,
            g.id = p.active_generation IS TRUE, g.shards, c.position,
            coalesce(b.events, 0), b.since, s.open, s.oldest, d.failed, d.held, d.oldest

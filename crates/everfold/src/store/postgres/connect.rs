@@ -44,6 +44,9 @@ impl Connections {
             Pooler::Detect => detect(&target, options.connect_timeout).await?,
             told => told,
         };
+        // Compiling our statements takes longer than running them.
+        let target =
+            if pooler == Pooler::Direct { target.with_options("-c jit=off") } else { target };
         Ok(Connections {
             pool: pool(&target, options.pool_size, options.connect_timeout),
             target,

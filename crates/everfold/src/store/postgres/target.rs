@@ -74,10 +74,15 @@ impl Target {
         &self,
         options: &str,
     ) -> Result<(Client, Connection<Socket, TlsStream>), tokio_postgres::Error> {
-        let mut config = self.config.clone();
-        let given = config.get_options().unwrap_or_default();
-        let options = format!("{given} {options}");
-        config.options(options.trim()).connect(self.tls.clone()).await
+        self.clone().with_options(options).config.connect(self.tls.clone()).await
+    }
+
+    /// With further command-line options for the server's sessions; those of the URL come after them.
+    pub(super) fn with_options(mut self, options: &str) -> Self {
+        let given = self.config.get_options().unwrap_or_default();
+        let options = format!("{options} {given}");
+        self.config.options(options.trim());
+        self
     }
 
     pub(super) fn config(&self) -> &Config {

@@ -24,8 +24,8 @@ macro_rules! statement {
 }
 pub(super) use statement;
 
-/// Below the lifetime of a lease (15 s).
-pub(super) const TIMEOUTS: &str = "SET LOCAL lock_timeout = '4s'; \
+/// Below the lifetime of a lease (15 s). Compiling a statement takes longer than a batch.
+pub(super) const TIMEOUTS: &str = "SET LOCAL jit = off; SET LOCAL lock_timeout = '4s'; \
     SET LOCAL statement_timeout = '10s'; SET LOCAL idle_in_transaction_session_timeout = '10s'";
 
 /// The same with the time that a handler has, and a little more: the engine is to stop it, not the
@@ -38,7 +38,8 @@ pub(super) fn timeouts(handler: Duration) -> Cow<'static, str> {
         return Cow::Borrowed(TIMEOUTS);
     }
     Cow::Owned(format!(
-        "SET LOCAL lock_timeout = '4s'; SET LOCAL statement_timeout = '{statement}ms'; \
+        "SET LOCAL jit = off; SET LOCAL lock_timeout = '4s'; \
+         SET LOCAL statement_timeout = '{statement}ms'; \
          SET LOCAL idle_in_transaction_session_timeout = '{idle}ms'"
     ))
 }
