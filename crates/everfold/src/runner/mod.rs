@@ -25,6 +25,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::ProjectionError;
 use crate::projection::Projection;
+use crate::projection::definition::ProjectionKind;
+use crate::projection::projector::Projector;
 use crate::projection::registry::unknown;
 use crate::store::Store;
 use context::{Context, Identity};
@@ -99,8 +101,15 @@ impl Runner {
         let mut given = HashMap::new();
         for projection in chosen {
             let projector = projection.projector.clone();
-            let registration = self.store.register_generation(projection).await?;
-            given.insert(Identity::of(&registration.generation), projector);
+            let generation = self.store.register_generation(projection).await?.generation;
+            given.insert(Identity::of(&generation), projector);
+            // Readers go on to see an older version while this one is built beside it, and the
+            // database has its SQL: it must not stand still where only the new files are.
+            for older in self.store.generations_of(&generation.name).await? {
+                if older.is_active && older.kind == ProjectionKind::Sql {
+                    given.entry(Identity::of(&older)).or_insert(Projector::Sql);
+                }
+            }
         }
         let context = Arc::new(Context::new(self.store, self.options, given));
         let stop = CancellationToken::new();

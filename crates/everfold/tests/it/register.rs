@@ -4,7 +4,7 @@ use everfold::{
     GenerationStatus, OnError, Projection, ProjectionBuilder, ProjectionError, Registered, Store,
 };
 
-use crate::fixture::{Fixture, append, counted, event, on_every_store};
+use crate::fixture::{Fixture, append, caught_up, counted, event, on_every_store};
 
 on_every_store!(
     projection_is_made_once_and_then_found,
@@ -12,6 +12,7 @@ on_every_store!(
     change_of_settings_needs_no_new_version,
     version_that_was_passed_is_refused,
     higher_version_is_built_beside_the_one_that_readers_see,
+    version_that_readers_see_is_fed_where_only_a_newer_one_is_given,
     table_of_another_projection_is_refused,
     wrong_sql_is_shown_by_file_and_line_and_leaves_nothing_behind,
     names_and_types_do_not_get_out_of_their_quotes,
@@ -119,6 +120,17 @@ async fn version_that_was_passed_is_refused(fixture: Fixture) {
     let error = register(&store, totals(1)).await.unwrap_err();
     assert!(matches!(error, ProjectionError::Older { version: 1, registered: 2, .. }), "{error:?}");
     assert_eq!(store.projections().await.unwrap().len(), 1);
+}
+
+async fn version_that_readers_see_is_fed_where_only_a_newer_one_is_given(fixture: Fixture) {
+    let store = fixture.store().await;
+    caught_up(&store, &totals(1).build().unwrap()).await;
+    append(&store, "a", counted([3, 4])).await;
+    let next = totals(2).apply(APPLY.replace("SUM", "MAX")).build().unwrap();
+    caught_up(&fixture.store().await, &next).await;
+    assert_eq!(rows(&fixture, "", "totals", "n").await, ["7"]);
+    let positions = store.projections().await.unwrap();
+    assert!(positions.iter().all(|status| status.position.0 == 2), "{positions:?}");
 }
 
 async fn higher_version_is_built_beside_the_one_that_readers_see(fixture: Fixture) {
