@@ -69,7 +69,8 @@ async fn ask(
     sql: &str,
     params: &[Param<'_>],
 ) -> Result<Vec<Row>, ApplyError> {
-    unit.try_query(sql, params).await.map_err(|error| match error {
+    // A plan for these keys: one that is made while the table is empty, and kept, would scan it later.
+    unit.try_query_anew(sql, params).await.map_err(|error| match error {
         QueryError::Driver(error) => broken_or_refused(error),
         error => ApplyError::Store(error.into_store_error()),
     })

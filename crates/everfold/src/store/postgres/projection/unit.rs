@@ -117,8 +117,25 @@ impl<'a> PostgresUnit<'a> {
         sql: &str,
         params: &[Param<'_>],
     ) -> Result<Vec<Row>, QueryError> {
-        let (set_up, transaction, named) =
-            (self.set_up.take(), &self.transaction, self.named_statements);
+        self.try_query_by(self.named_statements, sql, params).await
+    }
+
+    /// The same with a plan of its own each time.
+    pub(super) async fn try_query_anew(
+        &mut self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, QueryError> {
+        self.try_query_by(false, sql, params).await
+    }
+
+    async fn try_query_by(
+        &mut self,
+        named: bool,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, QueryError> {
+        let (set_up, transaction) = (self.set_up.take(), &self.transaction);
         let setting = async {
             match set_up {
                 Some(sql) => transaction.batch_execute(&sql).await,
