@@ -23,5 +23,5 @@ WITH near AS MATERIALIZED (
 SELECT e.position, e.stream_id, e.version, e.id, e.type, e.schema_version, e.data, e.metadata,
        e.recorded_at
   FROM (SELECT position FROM near UNION ALL SELECT position FROM far ORDER BY position LIMIT $3) p
- CROSS JOIN LATERAL (SELECT * FROM everfold.events WHERE position = p.position LIMIT 1) e
+  JOIN everfold.events e USING (position)
  ORDER BY e.position
