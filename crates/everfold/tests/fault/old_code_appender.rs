@@ -13,40 +13,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use everfold::{
-    DocumentProjection, ExpectedVersion, GenerationStatus, Projection, RecordedEvent, Store,
-};
+use everfold::{ExpectedVersion, GenerationStatus, Projection, Store};
 use everfold_testkit::{Seed, eventually};
-use serde::Deserialize;
 
 use crate::checker::{ByKey, compare_keys};
 use crate::session::{LIMIT, Session, empty_store, open};
 use crate::steady::{Pace, SteadyAppends};
-use crate::workers::{applied, assert_exact, by_key, moved, run, stop_appends};
-
-#[derive(Deserialize)]
-enum Event {
-    Moved {},
-}
-
-/// For each stream, the positions of its events in the order of application.
-struct Seen;
-
-impl DocumentProjection for Seen {
-    type Event = Event;
-    type Document = Vec<u64>;
-
-    fn evolve(
-        &self,
-        seen: Option<Vec<u64>>,
-        Event::Moved {}: &Event,
-        recorded: &RecordedEvent,
-    ) -> Option<Vec<u64>> {
-        let mut seen = seen.unwrap_or_default();
-        seen.push(recorded.position.0);
-        Some(seen)
-    }
-}
+use crate::workers::{Seen, applied, assert_exact, by_key, moved, run, stop_appends};
 
 fn seen() -> Projection {
     Projection::document("seen", 1, Seen).inline().build().unwrap()

@@ -10,18 +10,14 @@
 use std::time::Duration;
 
 use everfold::postgres::{PostgresHandler, tokio_postgres};
-use everfold::{
-    DocumentProjection, HandlerBatch, HandlerError, Projection, RecordedEvent, Runner,
-    RunnerHandle, Store,
-};
+use everfold::{HandlerBatch, HandlerError, Projection, Runner, RunnerHandle, Store};
 use everfold_testkit::Seed;
 use futures::future::BoxFuture;
-use serde::Deserialize;
 
 use crate::checker::compare_keys;
 use crate::session::{LIMIT, Session, empty_store, open};
 use crate::workers::{
-    Worker, by_key, child_url, few_connections, orders, quick, small_batches, start_appends,
+    Seen, Worker, by_key, child_url, few_connections, orders, quick, small_batches, start_appends,
     stop_appends, stored, until_moved,
 };
 
@@ -30,31 +26,7 @@ const SHARDS: u32 = 4;
 const PROCESSES: usize = 3;
 const ROUNDS: usize = 14;
 
-#[derive(Deserialize)]
-enum Event {
-    Moved {},
-}
-
-/// For each account, the positions of its events in the order of application.
-struct Documents;
-
-impl DocumentProjection for Documents {
-    type Event = Event;
-    type Document = Vec<u64>;
-
-    fn evolve(
-        &self,
-        seen: Option<Vec<u64>>,
-        Event::Moved {}: &Event,
-        recorded: &RecordedEvent,
-    ) -> Option<Vec<u64>> {
-        let mut seen = seen.unwrap_or_default();
-        seen.push(recorded.position.0);
-        Some(seen)
-    }
-}
-
-/// The same, row by row.
+/// For each account, the positions of its events, row by row.
 struct Rows;
 
 impl PostgresHandler for Rows {
@@ -93,7 +65,7 @@ impl PostgresHandler for Rows {
 }
 
 fn documents() -> Projection {
-    Projection::document("documents", 1, Documents)
+    Projection::document("documents", 1, Seen)
         .key_fields(["data.account"])
         .shards(SHARDS)
         .settings(small_batches())

@@ -8,10 +8,12 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use everfold::{
-    NewEvent, Pooler, Position, Projection, ProjectionBuilder, ProjectionSettings, Runner,
-    RunnerHandle, RunnerOptions, SqlBody, Store, StoreOptions,
+    DocumentProjection, NewEvent, Pooler, Position, Projection, ProjectionBuilder,
+    ProjectionSettings, RecordedEvent, Runner, RunnerHandle, RunnerOptions, SqlBody, Store,
+    StoreOptions,
 };
 use everfold_testkit::eventually;
+use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -39,6 +41,30 @@ pub(crate) fn applied() -> ProjectionBuilder<SqlBody> {
         .events(["Moved"])
         .key_fields(["data.account"])
         .settings(small_batches())
+}
+
+#[derive(Deserialize)]
+pub(crate) enum Event {
+    Moved {},
+}
+
+/// The same as a document: for its key, the positions in the order of application.
+pub(crate) struct Seen;
+
+impl DocumentProjection for Seen {
+    type Event = Event;
+    type Document = Vec<u64>;
+
+    fn evolve(
+        &self,
+        seen: Option<Vec<u64>>,
+        Event::Moved {}: &Event,
+        recorded: &RecordedEvent,
+    ) -> Option<Vec<u64>> {
+        let mut seen = seen.unwrap_or_default();
+        seen.push(recorded.position.0);
+        Some(seen)
+    }
 }
 
 pub(crate) fn sharded() -> Projection {
