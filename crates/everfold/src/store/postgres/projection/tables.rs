@@ -85,7 +85,6 @@ impl Making<'_, '_> {
             Body::Handler => self.set_up().await?,
         }
         self.let_writers_apply().await?;
-        self.let_appends_read().await?;
         let rows = self.unit.ask(LIST_TABLES, &[(&self.home, Type::TEXT)]).await?;
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }
@@ -103,12 +102,6 @@ impl Making<'_, '_> {
              GRANT USAGE ON ALL SEQUENCES IN SCHEMA {home} TO everfold_writer"
         );
         Ok(self.run(&sql).await?)
-    }
-
-    /// The append function hands documents out to such clients.
-    async fn let_appends_read(&mut self) -> Result<(), ProjectionError> {
-        let (home, owner) = (quoted(self.home), quoted(&self.roles.store_owner));
-        Ok(self.run(&format!("GRANT SELECT ON ALL TABLES IN SCHEMA {home} TO {owner}")).await?)
     }
 
     async fn create_sql(&mut self, scripts: &Scripts) -> Result<(), ProjectionError> {
