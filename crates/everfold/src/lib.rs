@@ -16,6 +16,8 @@ mod options;
 mod position;
 mod projection;
 mod read;
+#[allow(dead_code, reason = "being built")]
+mod rebuild;
 mod runner;
 mod snapshot;
 mod store;
@@ -47,6 +49,7 @@ pub use read::{
     Document, DocumentStream, EventStream, ReadAll, ReadDocuments, ReadStream, Typed,
     TypedEventStream,
 };
+pub use rebuild::{RebuildKind, RebuildOptions, RebuildPhase, RebuildProgress};
 pub use runner::{Runner, RunnerFailure, RunnerHandle, RunnerOptions};
 pub use snapshot::SnapshotPolicy;
 pub use store::{AppliedSchema, Schema, Store, StoreKind};

@@ -7,6 +7,8 @@ mod mark;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 mod projections;
+#[allow(dead_code, reason = "being built")]
+mod rebuilds;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 mod unit;
@@ -31,6 +33,7 @@ use crate::{ExpectedVersion, NewEvent, Position, RecordedEvent, StreamId, Versio
 
 use mark::MarkPoller;
 pub(crate) use projections::*;
+pub(crate) use rebuilds::*;
 pub(crate) use unit::*;
 pub use url::StoreKind;
 pub(crate) use url::StoreUrl;
@@ -85,7 +88,7 @@ pub(crate) struct Page {
 
 /// What a database must be able to do. Appends come in checked; each method is one round trip
 /// where the database allows it.
-pub(crate) trait Backend: ProjectionBackend {
+pub(crate) trait Backend: ProjectionBackend + RebuildBackend {
     /// One append, alone or together with others that come at the same time.
     fn append(&self, append: StreamAppend) -> BoxFuture<'_, Result<Appended, AppendError>>;
     /// Many appends in one transaction, each with its own outcome, in their order.

@@ -12,7 +12,7 @@ on_every_store! {
 async fn applied_schema_has_no_drift_and_applying_again_does_nothing(fixture: Fixture) {
     let schema = Schema::of(&fixture.url).unwrap();
     let first = schema.apply().await.unwrap();
-    assert_eq!(first.migrations, ["0001_events", "0002_projections"]);
+    assert_eq!(first.migrations, ["0001_events", "0002_projections", "0003_rebuilds"]);
     let drift = schema.drift().await.unwrap();
     let is_postgres = !fixture.is_sqlite() && fixture.url == fixture.database().url();
     if is_postgres && std::env::var_os("EVERFOLD_UPDATE").is_some() {

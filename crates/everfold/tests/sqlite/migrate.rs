@@ -39,7 +39,7 @@ async fn of_many_that_apply_the_schema_one_does_it() {
         done.extend(applied.await.unwrap().unwrap().migrations);
     }
     done.sort();
-    assert_eq!(done, ["0001_events", "0002_projections"]);
+    assert_eq!(done, ["0001_events", "0002_projections", "0003_rebuilds"]);
     assert_eq!(Schema::of(&place.url()).unwrap().drift().await.unwrap(), [""; 0]);
 }
 

@@ -30,7 +30,8 @@ BEGIN
         ('everfold_admin', 'GRANT SELECT ON ALL TABLES IN SCHEMA everfold TO everfold_admin'),
         ('everfold_admin', 'GRANT INSERT, UPDATE, DELETE ON everfold.projections, everfold.generations,
             everfold.checkpoints, everfold.workers, everfold.skips, everfold.dead_letters,
-            everfold.system_messages, everfold.run_log TO everfold_admin'),
+            everfold.system_messages, everfold.run_log, everfold.rebuilds, everfold.rebuild_parts,
+            everfold.read_model_snapshots, everfold.verifications TO everfold_admin'),
         ('everfold_admin', 'GRANT USAGE, CREATE ON SCHEMA read_model TO everfold_admin'),
         ('everfold_admin', 'GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA everfold TO everfold_admin')
     LOOP

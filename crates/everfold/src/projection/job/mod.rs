@@ -16,6 +16,8 @@ mod drain;
 mod inline;
 mod page;
 mod retry;
+#[allow(dead_code, reason = "being built")]
+mod switch;
 #[cfg(test)]
 mod tests;
 
@@ -36,6 +38,8 @@ pub(crate) use drain::CAREFUL_SKIPS;
 #[cfg(feature = "sqlite")]
 pub(crate) use page::no_key;
 pub(crate) use retry::RETRY_EVENTS;
+#[allow(unused_imports, reason = "rebuilds use them")]
+pub(crate) use switch::{Switch, SwitchLimits, SwitchStep, Switched};
 
 /// Work on one generation in one transaction.
 #[derive(Debug, Clone)]
@@ -88,6 +92,9 @@ pub(crate) enum Task {
     Retry { position: Position, events_max: usize, actor: String },
     /// Gives a dead letter up, and applies what waits behind it.
     Discard { position: Position, reason: String, events_max: usize, actor: String },
+    /// One step of a switch to this generation.
+    #[allow(dead_code, reason = "rebuilds use it")]
+    Switch(Box<Switch>),
 }
 
 impl Task {
@@ -129,6 +136,7 @@ impl Task {
             | Task::CarefulDrain { actor, .. }
             | Task::Retry { actor, .. }
             | Task::Discard { actor, .. } => actor,
+            Task::Switch(switch) => &switch.actor,
         }
     }
 }
@@ -148,6 +156,8 @@ pub(crate) struct JobOutcome {
     pub(crate) missing: bool,
     /// How long the transaction took, where the store knows better than whoever waited for it.
     pub(crate) took: Option<Duration>,
+    /// How a step of a switch ended.
+    pub(crate) switched: Option<Switched>,
 }
 
 /// An event that could not be applied.
@@ -202,6 +212,7 @@ impl Job {
             Task::Discard { position, reason, .. } => {
                 self.retry(unit, *position, Some(reason)).await
             }
+            Task::Switch(switch) => self.switch(unit, switch).await,
         }
     }
 

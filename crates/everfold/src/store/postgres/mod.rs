@@ -16,6 +16,7 @@ mod import;
 mod inline;
 mod projection;
 mod read;
+mod rebuild;
 pub(crate) mod schema;
 #[cfg(feature = "testing")]
 mod scratch;

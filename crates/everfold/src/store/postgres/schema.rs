@@ -34,13 +34,14 @@ macro_rules! sql_file {
 
 const BOOTSTRAP: &str = sql_file!("migrations/0000_bootstrap.sql");
 
-const MIGRATIONS: [Migration; 2] = [
+const MIGRATIONS: [Migration; 3] = [
     Migration { revision: 1, name: "events", sql: sql_file!("migrations/0001_events.sql") },
     Migration {
         revision: 2,
         name: "projections",
         sql: sql_file!("migrations/0002_projections.sql"),
     },
+    Migration { revision: 3, name: "rebuilds", sql: sql_file!("migrations/0003_rebuilds.sql") },
 ];
 
 /// In the order in which they need each other.

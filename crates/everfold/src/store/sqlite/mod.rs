@@ -19,6 +19,7 @@ mod json;
 mod pool;
 mod projection;
 mod read;
+mod rebuild;
 pub(crate) mod schema;
 #[cfg(feature = "testing")]
 mod scratch;

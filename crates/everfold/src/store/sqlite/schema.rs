@@ -38,6 +38,10 @@ const MIGRATIONS: &[Migration] = &[
         name: "0002_projections",
         sql: include_str!("../../../sql/sqlite/migrations/0002_projections.sql"),
     },
+    Migration {
+        name: "0003_rebuilds",
+        sql: include_str!("../../../sql/sqlite/migrations/0003_rebuilds.sql"),
+    },
 ];
 
 /// The revision that this version needs.

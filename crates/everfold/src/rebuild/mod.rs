@@ -1,0 +1,20 @@
+//! Rebuilds: building a read model again while appends go on, and switching readers over.
+//!
+//! ```text
+//!   Store::rebuild, promote, rollback, replay ──> a row in `rebuilds` ──> whoever takes its lease:
+//!       this process, or a runner that carries the projection
+//!          └─ driver: make ─> copy history (parts, parallel) ─> indexes ─> catch up ─> compare ─> switch
+//!                                                             batches: projection/job   job/switch
+//! ```
+//!
+//! Everything that matters is in the database: whoever takes the lease next goes on where the last one
+//! stopped.
+
+pub(crate) mod options;
+pub(crate) mod pace;
+mod progress;
+pub(crate) mod row;
+
+pub use options::RebuildOptions;
+pub use progress::RebuildProgress;
+pub use row::{RebuildKind, RebuildPhase};

@@ -1,0 +1,6 @@
+//! Rebuilds on this store.
+
+use super::PostgresStore;
+use crate::store::RebuildBackend;
+
+impl RebuildBackend for PostgresStore {}

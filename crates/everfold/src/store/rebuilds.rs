@@ -1,0 +1,218 @@
+//! What a database must be able to do for rebuilds, beside the transactions of [`Unit`].
+//!
+//! [`Unit`]: super::Unit
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use futures::future::{BoxFuture, FutureExt};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::Position;
+use crate::error::{ProjectionError, StoreError, StoreErrorKind};
+use crate::projection::Projection;
+use crate::projection::generation::{Generation, Lease};
+use crate::projection::projector::{ApplyError, Projector};
+use crate::rebuild::row::{RebuildFigures, RebuildLease, RebuildRequest, RebuildRow, Wanted};
+use crate::upcast::Upcasters;
+
+/// How history is copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct CopyPlan {
+    /// The last position that is copied; what is behind it is caught up with in batches.
+    pub(crate) cutoff: Position,
+    /// Parts that are not copied yet. None: all of it is done in batches.
+    pub(crate) parts: usize,
+    /// Wanted events up to the cutoff, as far as that can be told cheaply.
+    pub(crate) events: u64,
+}
+
+/// What is needed to copy one part of history into a generation.
+#[derive(Debug, Clone)]
+pub(crate) struct Copying {
+    pub(crate) lease: RebuildLease,
+    pub(crate) generation: Arc<Generation>,
+    pub(crate) projection: Projection,
+    pub(crate) upcasters: Arc<Upcasters>,
+    pub(crate) cutoff: Position,
+    pub(crate) memory_max: usize,
+    /// Counted up while events are applied.
+    pub(crate) events_done: Arc<AtomicU64>,
+    /// Waits if it goes too fast.
+    pub(crate) pace: Arc<crate::rebuild::pace::Pace>,
+    pub(crate) cancel: CancellationToken,
+}
+
+/// How a part of history was copied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Copied {
+    /// A part is done.
+    Part { events: u64 },
+    /// There is no part left that nobody works on.
+    NoneLeft,
+    /// An event failed, or keys got in each other's way: what was copied is thrown away, and history
+    /// is done in batches, where the policy can look at each event.
+    InBatches { reason: String },
+}
+
+/// Somebody whose transaction holds a gate.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct GateHolder {
+    /// The transaction, for as long as it lasts.
+    pub(crate) transaction: String,
+    /// Who and since when, in words.
+    pub(crate) description: String,
+}
+
+/// How a generation was removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Removed {
+    Done,
+    /// Somebody may still see it: transactions older than the switch, in words.
+    Seen(Vec<String>),
+}
+
+/// What a database must be able to do for rebuilds.
+///
+/// Whoever works on a rebuild holds its lease; methods that take one change nothing and answer
+/// [`ApplyError::LeaseLost`] if it is somebody else's by now.
+pub(crate) trait RebuildBackend: Send + Sync {
+    /// Asks for a rebuild, or finds the one that is open for the projection (`true`).
+    fn request_rebuild(
+        &self,
+        request: RebuildRequest,
+    ) -> BoxFuture<'_, Result<(RebuildRow, bool), StoreError>> {
+        let _ = request;
+        missing()
+    }
+    /// Rebuilds of all projections, the newest first: those that are open, or the last `max`.
+    fn rebuilds(
+        &self,
+        open: bool,
+        max: usize,
+    ) -> BoxFuture<'_, Result<Vec<RebuildRow>, StoreError>> {
+        let _ = (open, max);
+        missing()
+    }
+    /// Takes a rebuild that nobody works on, or whose worker died, and with it the leases of the
+    /// target's shards. `None` if somebody else works on it, or it has ended.
+    fn take_rebuild(
+        &self,
+        rebuild: i32,
+        worker: Uuid,
+        worker_name: String,
+        ttl: Duration,
+    ) -> BoxFuture<'_, Result<Option<RebuildLease>, StoreError>> {
+        let _ = (rebuild, worker, worker_name, ttl);
+        missing()
+    }
+    /// A sign of life with progress; the row as it is then, or `None` if the lease is lost.
+    fn beat_rebuild(
+        &self,
+        lease: RebuildLease,
+        ttl: Duration,
+        figures: RebuildFigures,
+    ) -> BoxFuture<'_, Result<Option<RebuildRow>, StoreError>> {
+        let _ = (lease, ttl, figures);
+        missing()
+    }
+    /// Gives the lease up, so that somebody else can go on at once.
+    fn leave_rebuild(&self, lease: RebuildLease) -> BoxFuture<'_, Result<(), StoreError>> {
+        let _ = lease;
+        missing()
+    }
+    /// What an operator wants of an open rebuild; `false` if it has ended. One that nobody works on is
+    /// cancelled by this itself, if it has not switched yet.
+    fn steer_rebuild(
+        &self,
+        rebuild: i32,
+        wanted: Wanted,
+        actor: String,
+    ) -> BoxFuture<'_, Result<bool, StoreError>> {
+        let _ = (rebuild, wanted, actor);
+        missing()
+    }
+    /// Ends a rebuild in the phase named in the figures, which is one of the last, and records it
+    /// (kind `rebuild`). `false` if the lease is lost.
+    fn end_rebuild(
+        &self,
+        lease: RebuildLease,
+        figures: RebuildFigures,
+        actor: String,
+    ) -> BoxFuture<'_, Result<bool, StoreError>> {
+        let _ = (lease, figures, actor);
+        missing()
+    }
+
+    /// Makes an empty generation of the projection with the status `building`, as the rebuild's
+    /// target, with the leases of its shards. For an inline one under the registry gate, at the end.
+    /// Indexes that nothing needs while history is copied come later, in `finish_copy`.
+    fn make_target(
+        &self,
+        lease: RebuildLease,
+        projection: Projection,
+    ) -> BoxFuture<'_, Result<Generation, ProjectionError>> {
+        let _ = (lease, projection);
+        missing()
+    }
+    /// The leases of the target's shards, for jobs.
+    fn target_leases(&self, lease: RebuildLease) -> BoxFuture<'_, Result<Vec<Lease>, ApplyError>> {
+        let _ = lease;
+        missing_apply()
+    }
+    /// Decides, once, up to where and in which parts history is copied; later calls return what is
+    /// left. A store that copies in batches alone returns a plan without parts.
+    fn plan_copy(&self, copying: Copying) -> BoxFuture<'_, Result<CopyPlan, ApplyError>> {
+        let _ = copying;
+        async { Ok(CopyPlan::default()) }.boxed()
+    }
+    /// Copies one part of history that nobody works on, in a transaction of its own.
+    fn copy_part(&self, copying: Copying) -> BoxFuture<'_, Result<Copied, ApplyError>> {
+        let _ = copying;
+        async { Ok(Copied::NoneLeft) }.boxed()
+    }
+    /// Makes indexes and constraints, and sets the checkpoints of all shards to the cutoff. May be
+    /// called again after it was interrupted. Does nothing where nothing was copied.
+    fn finish_copy(&self, copying: Copying) -> BoxFuture<'_, Result<(), ApplyError>> {
+        let _ = copying;
+        async { Ok(()) }.boxed()
+    }
+    /// Lets the readers' views show the target as soon as the row says so, without changing what they
+    /// show now. Nothing to do on SQLite, where the switch replaces the views.
+    fn widen_views(&self, lease: RebuildLease) -> BoxFuture<'_, Result<(), ProjectionError>> {
+        let _ = lease;
+        async { Ok(()) }.boxed()
+    }
+    /// Transactions that hold one of these generations' gates right now.
+    fn gate_holders(
+        &self,
+        generations: Vec<i32>,
+    ) -> BoxFuture<'_, Result<Vec<GateHolder>, StoreError>> {
+        let _ = generations;
+        async { Ok(Vec::new()) }.boxed()
+    }
+    /// Removes a generation that readers do not see, with its tables, functions, checkpoints, skips and
+    /// dead letters, and narrows the views. Marks it `retired` first (an inline one that appends list
+    /// under its gate). `projector` is asked to tear down what a handler set up.
+    fn remove_generation(
+        &self,
+        generation: i32,
+        projector: Option<Projector>,
+        actor: String,
+    ) -> BoxFuture<'_, Result<Removed, ProjectionError>> {
+        let _ = (generation, projector, actor);
+        missing()
+    }
+}
+
+fn missing<T: Send + 'static, E: From<StoreError> + Send + 'static>()
+-> BoxFuture<'static, Result<T, E>> {
+    let error = StoreError::new(StoreErrorKind::Other, "not built yet");
+    std::future::ready(Err(error.into())).boxed()
+}
+
+fn missing_apply<T: Send + 'static>() -> BoxFuture<'static, Result<T, ApplyError>> {
+    missing()
+}

@@ -1,0 +1,6 @@
+//! Rebuilds on this store.
+
+use super::SqliteStore;
+use crate::store::RebuildBackend;
+
+impl RebuildBackend for SqliteStore {}
