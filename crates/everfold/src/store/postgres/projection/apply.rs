@@ -23,7 +23,7 @@ use crate::store::postgres::error::store_error;
 use crate::{Position, RecordedEvent};
 
 /// Calls the generation's own function, whose plans the server keeps.
-pub(super) async fn apply_sql(
+pub(in crate::store::postgres) async fn apply_sql(
     unit: &mut PostgresUnit<'_>,
     generation: &Generation,
     events: &SqlEvents,
@@ -65,7 +65,7 @@ fn refused(error: tokio_postgres::Error) -> ApplyError {
 /// The same for statements that worked when the generation was made: a name that is unknown now, or
 /// a right that is missing, is not for want of a better event. What a handler sends may differ from
 /// event to event.
-pub(super) fn broken_or_refused(error: tokio_postgres::Error) -> ApplyError {
+pub(in crate::store::postgres) fn broken_or_refused(error: tokio_postgres::Error) -> ApplyError {
     let broken = error.code().is_some_and(|code| is_broken(code.code()));
     match refused(error) {
         ApplyError::Refused { message, .. } if broken => ApplyError::Broken { message },
@@ -129,7 +129,7 @@ fn position_in(database: &DbError) -> Option<Position> {
 }
 
 /// Runs a handler over events, in their order.
-pub(super) async fn run_handler(
+pub(in crate::store::postgres) async fn run_handler(
     unit: &mut PostgresUnit<'_>,
     generation: &Generation,
     projector: &Projector,
@@ -148,7 +148,7 @@ pub(super) async fn run_handler(
 }
 
 /// Tells a handler that an event was given up.
-pub(super) async fn tell_skipped(
+pub(in crate::store::postgres) async fn tell_skipped(
     unit: &mut PostgresUnit<'_>,
     generation: &Generation,
     projector: &Projector,
@@ -236,7 +236,7 @@ async fn still_open(unit: &mut PostgresUnit<'_>) -> Result<(), ApplyError> {
 }
 
 /// An error with what caused it.
-pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+pub(in crate::store::postgres) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut message = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -16,7 +16,7 @@ use crate::store::postgres::types::{JsonString, JsonText};
 use crate::store::{DocumentQuery, StoredDocument};
 
 /// Documents by key; keys without one are left out.
-pub(super) async fn load(
+pub(in crate::store::postgres) async fn load(
     unit: &mut PostgresUnit<'_>,
     generation: &Generation,
     keys: &[String],
@@ -31,7 +31,7 @@ pub(super) async fn load(
 }
 
 /// Writes documents, sorted by key, so that writers who meet wait for each other and do not deadlock.
-pub(super) async fn write(
+pub(in crate::store::postgres) async fn write(
     unit: &mut PostgresUnit<'_>,
     generation: &Generation,
     changes: &[DocumentChange],
@@ -87,7 +87,7 @@ fn upsert(table: &str) -> String {
 }
 
 /// Documents of the active generation, through the view that readers have.
-pub(super) async fn find(
+pub(in crate::store::postgres) async fn find(
     connections: &Connections,
     query: &DocumentQuery,
 ) -> Result<Vec<StoredDocument>, StoreError> {

@@ -13,7 +13,7 @@ const COLUMNS: &str =
 
 /// Which events a batch has, and the parameters that say so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Events {
+pub(in crate::store::postgres) enum Events {
     /// `$1` after bigint, `$2` up_to bigint, `$3` shard integer.
     Range,
     /// `$1` positions bigint[].
@@ -23,7 +23,7 @@ pub(super) enum Events {
 }
 
 impl Events {
-    pub(super) fn parameters(self) -> &'static str {
+    pub(in crate::store::postgres) fn parameters(self) -> &'static str {
         match self {
             Events::Range => "bigint, bigint, integer",
             Events::Positions => "bigint[]",
@@ -41,12 +41,12 @@ impl Events {
 }
 
 /// A function by its name and parameters.
-pub(super) fn signature(home: &str, events: Events) -> String {
+pub(in crate::store::postgres) fn signature(home: &str, events: Events) -> String {
     format!("{}.{}({})", quoted(home), events.function(), events.parameters())
 }
 
 /// The statement that makes a function.
-pub(super) fn create(
+pub(in crate::store::postgres) fn create(
     home: &str,
     events: Events,
     file: &str,
@@ -70,7 +70,7 @@ pub(super) fn create(
 const FILE_MARK: &str = "/* everfold file: ";
 
 /// The file that a statement of such a function is from, in what the server tells of an error.
-pub(super) fn file_in(told: &str) -> Option<&str> {
+pub(in crate::store::postgres) fn file_in(told: &str) -> Option<&str> {
     let (_, file) = told.split_once(FILE_MARK)?;
     Some(file.split_once(" */")?.0)
 }
@@ -94,7 +94,7 @@ fn body(file: &str, statements: &[(u32, String)]) -> String {
 }
 
 /// A statement of `apply.sql` as it is run: its tables in the generation's home, `batch` in front.
-pub(super) fn statement(
+pub(in crate::store::postgres) fn statement(
     definition: &Definition,
     scripts: &Scripts,
     home: &str,
@@ -212,7 +212,7 @@ fn upcast(events: String, upcasters: &[SqlUpcaster]) -> String {
 }
 
 /// A statement that checks an upcaster, with its expression on the lines of its script.
-pub(super) fn check_upcaster(expression: &str) -> String {
+pub(in crate::store::postgres) fn check_upcaster(expression: &str) -> String {
     format!(
         "PREPARE everfold_check AS SELECT ({expression}\n)::jsonb FROM (SELECT NULL::jsonb AS data) u; \
          DEALLOCATE everfold_check"
@@ -220,7 +220,7 @@ pub(super) fn check_upcaster(expression: &str) -> String {
 }
 
 /// A statement that checks one of `apply.sql`, on its lines.
-pub(super) fn check(sql: &str) -> String {
+pub(in crate::store::postgres) fn check(sql: &str) -> String {
     let parameters = Events::Range.parameters();
     format!("PREPARE everfold_check ({parameters}) AS {sql}; DEALLOCATE everfold_check")
 }

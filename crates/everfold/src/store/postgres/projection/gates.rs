@@ -13,39 +13,44 @@ use crate::store::jitter;
 use crate::store::postgres::connect::QueryError;
 
 /// Everything that inline generations are, for all appends.
-pub(super) const REGISTRY: &str =
+pub(in crate::store::postgres) const REGISTRY: &str =
     "SELECT pg_advisory_xact_lock('everfold.store'::regclass::oid::int, 0)";
 
 /// For a transaction that does nothing but take gates and change what they guard.
-pub(super) const TIMEOUTS: &str = "SET LOCAL lock_timeout = '100ms'; \
+pub(in crate::store::postgres) const TIMEOUTS: &str = "SET LOCAL lock_timeout = '100ms'; \
     SET LOCAL statement_timeout = '1s'; SET LOCAL idle_in_transaction_session_timeout = '1s'";
 
 /// How often gates are tried for before it is given up.
-pub(super) const TRIES: u32 = 60;
+pub(in crate::store::postgres) const TRIES: u32 = 60;
 
 const PAUSE_MIN: Duration = Duration::from_millis(850);
 const PAUSE_MORE: Duration = Duration::from_millis(200);
 
 /// The gate of one inline generation.
-pub(super) fn of_generation(generation: i32) -> String {
+pub(in crate::store::postgres) fn of_generation(generation: i32) -> String {
     format!(
         "SELECT pg_advisory_xact_lock('everfold.generations'::regclass::oid::int, {generation})"
     )
 }
 
 /// What a change of an inline generation's status needs.
-pub(super) fn all_for(generation: i32) -> String {
+pub(in crate::store::postgres) fn all_for(generation: i32) -> String {
     format!("{REGISTRY}; {}", of_generation(generation))
 }
 
 /// Takes gates exclusively, within a few tries.
-pub(super) async fn lock(unit: &mut PostgresUnit<'_>, gates: &str) -> Result<(), ApplyError> {
+pub(in crate::store::postgres) async fn lock(
+    unit: &mut PostgresUnit<'_>,
+    gates: &str,
+) -> Result<(), ApplyError> {
     lock_within(unit, gates, 5, "SET LOCAL lock_timeout = '4s'").await.map_err(ApplyError::Store)
 }
 
 /// Takes the registry gate at the end of a transaction that may have taken its time. From then on it
 /// must not: the timeouts come with the gate, so that they hold also for a client that stalls with it.
-pub(super) async fn lock_registry_at_last(unit: &mut PostgresUnit<'_>) -> Result<(), StoreError> {
+pub(in crate::store::postgres) async fn lock_registry_at_last(
+    unit: &mut PostgresUnit<'_>,
+) -> Result<(), StoreError> {
     let held = "SET LOCAL lock_timeout = '300ms'; SET LOCAL statement_timeout = '1s'; \
         SET LOCAL idle_in_transaction_session_timeout = '1s'";
     lock_within(unit, REGISTRY, TRIES, held).await
@@ -81,7 +86,7 @@ async fn lock_within(
 }
 
 /// Lets appends through between two tries.
-pub(super) async fn pause() {
+pub(in crate::store::postgres) async fn pause() {
     tokio::time::sleep(PAUSE_MIN + jitter(PAUSE_MORE)).await;
 }
 

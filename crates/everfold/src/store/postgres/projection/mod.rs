@@ -9,19 +9,19 @@
 //!   operate, states, registry: leases, operators' actions, what `status` shows
 //! ```
 
-mod apply;
-mod documents;
-mod functions;
-mod gates;
-mod names;
+pub(super) mod apply;
+pub(super) mod documents;
+pub(super) mod functions;
+pub(super) mod gates;
+pub(super) mod names;
 mod operate;
-mod register;
-mod registry;
+pub(super) mod register;
+pub(super) mod registry;
 mod states;
 mod steps;
-mod tables;
-mod transaction;
-mod unit;
+pub(super) mod tables;
+pub(super) mod transaction;
+pub(super) mod unit;
 
 use std::time::Duration;
 

@@ -4,14 +4,14 @@
 const NAME_BYTES_MAX: usize = 63;
 
 /// The schema of a generation's tables and functions.
-pub(super) fn home(id: i32, name: &str) -> String {
+pub(in crate::store::postgres) fn home(id: i32, name: &str) -> String {
     let mut home = format!("everfold_{id}_{name}");
     home.truncate(NAME_BYTES_MAX);
     home
 }
 
 /// The schema where readers of a namespace find their views.
-pub(super) fn readers(namespace: &str) -> String {
+pub(in crate::store::postgres) fn readers(namespace: &str) -> String {
     match namespace {
         "" => "read_model".to_owned(),
         namespace => format!("read_model_{namespace}"),
@@ -19,17 +19,17 @@ pub(super) fn readers(namespace: &str) -> String {
 }
 
 /// A name, whatever is in it.
-pub(super) fn quoted(name: &str) -> String {
+pub(in crate::store::postgres) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 /// A table with its schema.
-pub(super) fn table(schema: &str, name: &str) -> String {
+pub(in crate::store::postgres) fn table(schema: &str, name: &str) -> String {
     format!("{}.{}", quoted(schema), quoted(name))
 }
 
 /// A text, whatever is in it and however the server reads backslashes.
-pub(super) fn literal(text: &str) -> String {
+pub(in crate::store::postgres) fn literal(text: &str) -> String {
     let text = text.replace('\'', "''");
     match text.contains('\\') {
         true => format!(" E'{}'", text.replace('\\', "\\\\")),
@@ -38,18 +38,18 @@ pub(super) fn literal(text: &str) -> String {
 }
 
 /// Texts as an array.
-pub(super) fn literals<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
+pub(in crate::store::postgres) fn literals<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     let texts: Vec<String> = texts.into_iter().map(literal).collect();
     format!("ARRAY[{}]::pg_catalog.text[]", texts.join(", "))
 }
 
 /// A path into JSON as an array: `customer.city`.
-pub(super) fn path(path: &str) -> String {
+pub(in crate::store::postgres) fn path(path: &str) -> String {
     literals(path.split('.'))
 }
 
 /// A body of a function between dollar signs, with a tag that does not occur in it.
-pub(super) fn dollar_quoted(body: &str) -> String {
+pub(in crate::store::postgres) fn dollar_quoted(body: &str) -> String {
     let mut tag = "$everfold$".to_owned();
     let mut number = 0;
     while body.contains(&tag) {

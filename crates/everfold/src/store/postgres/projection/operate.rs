@@ -51,7 +51,10 @@ const WANTED_RETRIES: &str = "SELECT generation, position FROM everfold.dead_let
 const PRUNE_MAX: i64 = 10_000;
 
 /// A worker's sign of life; the leases it has now.
-pub(super) async fn tick(connections: &Connections, tick: &Tick) -> Result<Vec<Lease>, StoreError> {
+pub(in crate::store::postgres) async fn tick(
+    connections: &Connections,
+    tick: &Tick,
+) -> Result<Vec<Lease>, StoreError> {
     let ttl = i32::try_from(tick.lease_ttl.as_millis()).unwrap_or(i32::MAX);
     let params: [Param<'_>; 5] = [
         (&tick.worker, Type::UUID),
@@ -69,13 +72,16 @@ pub(super) async fn tick(connections: &Connections, tick: &Tick) -> Result<Vec<L
     Ok(rows.iter().map(lease).collect())
 }
 
-pub(super) async fn leave(connections: &Connections, worker: Uuid) -> Result<(), StoreError> {
+pub(in crate::store::postgres) async fn leave(
+    connections: &Connections,
+    worker: Uuid,
+) -> Result<(), StoreError> {
     let sql = "SELECT everfold.leave($1)";
     connections.get().await?.query(sql, &[(&worker, Type::UUID)]).await.map(drop)
 }
 
 /// Which of these generations owe open skips that no dead letter holds.
-pub(super) async fn owing(
+pub(in crate::store::postgres) async fn owing(
     connections: &Connections,
     generations: &[i32],
 ) -> Result<Vec<i32>, StoreError> {
@@ -85,7 +91,7 @@ pub(super) async fn owing(
 
 /// Changes a status. That of an inline generation under the gates, in short tries: whatever such a
 /// try waits for, appends wait too.
-pub(super) async fn change_status(
+pub(in crate::store::postgres) async fn change_status(
     connections: &Connections,
     options: &StoreOptions,
     change: &StatusChange,
@@ -142,7 +148,7 @@ async fn change_status_in(
     Ok(true)
 }
 
-pub(super) async fn list_dead_letters(
+pub(in crate::store::postgres) async fn list_dead_letters(
     connections: &Connections,
     generation: i32,
     max: usize,
@@ -161,7 +167,7 @@ pub(super) async fn list_dead_letters(
     Ok(rows.iter().map(info).collect())
 }
 
-pub(super) async fn list_skips(
+pub(in crate::store::postgres) async fn list_skips(
     connections: &Connections,
     generation: i32,
     max: usize,
@@ -178,7 +184,7 @@ pub(super) async fn list_skips(
     Ok(rows.iter().map(info).collect())
 }
 
-pub(super) async fn list_messages(
+pub(in crate::store::postgres) async fn list_messages(
     connections: &Connections,
     generations: &[i32],
     kinds: Option<Vec<String>>,
@@ -202,7 +208,7 @@ pub(super) async fn list_messages(
 }
 
 /// Asks for a retry of one dead letter or of all; how many there were.
-pub(super) async fn want_retry(
+pub(in crate::store::postgres) async fn want_retry(
     connections: &Connections,
     generation: i32,
     position: Option<Position>,
@@ -212,7 +218,7 @@ pub(super) async fn want_retry(
     Ok(connections.get().await?.query(WANT_RETRY, &params).await?.len() as u64)
 }
 
-pub(super) async fn wanted_retries(
+pub(in crate::store::postgres) async fn wanted_retries(
     connections: &Connections,
     generations: &[i32],
     max: usize,
@@ -224,7 +230,7 @@ pub(super) async fn wanted_retries(
 }
 
 /// Deletes what is older, some rows at a time: both tables are in the order of their ids.
-pub(super) async fn prune(
+pub(in crate::store::postgres) async fn prune(
     connections: &Connections,
     older_than: Duration,
 ) -> Result<(), StoreError> {

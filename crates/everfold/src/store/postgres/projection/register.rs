@@ -72,7 +72,7 @@ impl Known {
 }
 
 /// Finds the generation of a projection, or makes it.
-pub(super) async fn register(
+pub(in crate::store::postgres) async fn register(
     connections: &Connections,
     options: &StoreOptions,
     projection: &Projection,

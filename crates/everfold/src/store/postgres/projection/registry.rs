@@ -10,17 +10,19 @@ use crate::projection::key::Key;
 use crate::store::postgres::connect::Connections;
 use crate::store::postgres::types::JsonString;
 
-pub(super) const LIST_GENERATIONS: &str = statement!("list_generations");
+pub(in crate::store::postgres) const LIST_GENERATIONS: &str = statement!("list_generations");
 /// How many columns of a row are those of a generation.
-pub(super) const COLUMNS: usize = 17;
+pub(in crate::store::postgres) const COLUMNS: usize = 17;
 
-pub(super) async fn generations(connections: &Connections) -> Result<Vec<Generation>, StoreError> {
+pub(in crate::store::postgres) async fn generations(
+    connections: &Connections,
+) -> Result<Vec<Generation>, StoreError> {
     let rows = connections.get().await?.query(LIST_GENERATIONS, &[]).await?;
     rows.iter().map(generation).collect()
 }
 
 /// A row of list_generations.sql; other statements begin with the same columns.
-pub(super) fn generation(row: &Row) -> Result<Generation, StoreError> {
+pub(in crate::store::postgres) fn generation(row: &Row) -> Result<Generation, StoreError> {
     let fields: Option<Vec<String>> = row.get(7);
     let settings: Option<JsonString> = row.get(10);
     let mut settings: ProjectionSettings = match settings {

@@ -31,7 +31,9 @@ struct StoredShard {
     failure: Option<String>,
 }
 
-pub(super) async fn states(connections: &Connections) -> Result<Vec<GenerationState>, StoreError> {
+pub(in crate::store::postgres) async fn states(
+    connections: &Connections,
+) -> Result<Vec<GenerationState>, StoreError> {
     let rows = connections.get().await?.query(READ_STATES, &[]).await?;
     rows.iter().map(state).collect()
 }
@@ -73,7 +75,7 @@ fn shards(json: &str) -> Result<Vec<ShardState>, StoreError> {
 }
 
 /// How far a projection is; `None` if there is no such projection.
-pub(super) async fn reach(
+pub(in crate::store::postgres) async fn reach(
     connections: &Connections,
     namespace: &str,
     name: &str,
@@ -93,7 +95,9 @@ pub(super) async fn reach(
     }))
 }
 
-pub(super) async fn heads(connections: &Connections) -> Result<Heads, StoreError> {
+pub(in crate::store::postgres) async fn heads(
+    connections: &Connections,
+) -> Result<Heads, StoreError> {
     let row = connections.get().await?.query_one(HEADS, &[]).await?;
     let mark = Position::from_stored(row.get(0));
     // The statement's snapshot may be older than the mark.

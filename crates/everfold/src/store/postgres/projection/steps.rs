@@ -397,7 +397,7 @@ impl Bounds {
 }
 
 /// Columns in the order of the statements.
-pub(super) fn dead_letter(row: &Row) -> DeadLetterRow {
+pub(in crate::store::postgres) fn dead_letter(row: &Row) -> DeadLetterRow {
     DeadLetterRow {
         position: Position::from_stored(row.get(0)),
         key: row.get(1),

@@ -27,13 +27,13 @@ const IS_THERE: &str = "SELECT pg_catalog.to_regclass($1) IS NOT NULL";
 
 /// Who owns and uses what registrations make.
 #[derive(Debug, Clone)]
-pub(super) struct Roles {
+pub(in crate::store::postgres) struct Roles {
     /// Owns the functions that appends call.
-    pub(super) store_owner: String,
+    pub(in crate::store::postgres) store_owner: String,
     /// Whether to make everything as everfold_admin, so that all its members can manage it.
-    pub(super) as_admin: bool,
-    pub(super) has_writer: bool,
-    pub(super) has_read_models: bool,
+    pub(in crate::store::postgres) as_admin: bool,
+    pub(in crate::store::postgres) has_writer: bool,
+    pub(in crate::store::postgres) has_read_models: bool,
 }
 
 const READ_ROLES: &str = "SELECT pg_catalog.pg_get_userbyid(n.nspowner)::text, \
@@ -46,7 +46,9 @@ const READ_ROLES: &str = "SELECT pg_catalog.pg_get_userbyid(n.nspowner)::text, \
     FROM pg_catalog.pg_namespace n WHERE n.nspname = 'everfold'";
 
 impl Roles {
-    pub(super) async fn read(unit: &mut PostgresUnit<'_>) -> Result<Roles, StoreError> {
+    pub(in crate::store::postgres) async fn read(
+        unit: &mut PostgresUnit<'_>,
+    ) -> Result<Roles, StoreError> {
         let rows = unit.ask(READ_ROLES, &[]).await?;
         let row = rows.first().ok_or_else(|| {
             StoreError::new(StoreErrorKind::Missing, "the schema everfold is missing")
@@ -61,11 +63,11 @@ impl Roles {
 }
 
 /// A generation whose schema is being made.
-pub(super) struct Making<'u, 'a> {
-    pub(super) unit: &'u mut PostgresUnit<'a>,
-    pub(super) projection: &'u Projection,
-    pub(super) home: &'u str,
-    pub(super) roles: &'u Roles,
+pub(in crate::store::postgres) struct Making<'u, 'a> {
+    pub(in crate::store::postgres) unit: &'u mut PostgresUnit<'a>,
+    pub(in crate::store::postgres) projection: &'u Projection,
+    pub(in crate::store::postgres) home: &'u str,
+    pub(in crate::store::postgres) roles: &'u Roles,
 }
 
 impl Making<'_, '_> {
@@ -74,7 +76,9 @@ impl Making<'_, '_> {
     }
 
     /// Makes tables and functions, and returns the names of the tables.
-    pub(super) async fn create(&mut self) -> Result<Vec<String>, ProjectionError> {
+    pub(in crate::store::postgres) async fn create(
+        &mut self,
+    ) -> Result<Vec<String>, ProjectionError> {
         let home = quoted(self.home);
         let owner = quoted(&self.roles.store_owner);
         self.run(&format!("CREATE SCHEMA {home}; GRANT USAGE ON SCHEMA {home} TO {owner}")).await?;
@@ -193,7 +197,10 @@ impl Making<'_, '_> {
     }
 
     /// Makes the views that readers use, of the generation that is active.
-    pub(super) async fn show(&mut self, tables: &[String]) -> Result<(), ProjectionError> {
+    pub(in crate::store::postgres) async fn show(
+        &mut self,
+        tables: &[String],
+    ) -> Result<(), ProjectionError> {
         let schema = readers(&self.definition().namespace);
         let mut sql = Vec::new();
         if !self.definition().namespace.is_empty() {
@@ -288,7 +295,7 @@ impl Lines {
 }
 
 /// Refuses tables that readers would take for those of another projection.
-pub(super) async fn check_free(
+pub(in crate::store::postgres) async fn check_free(
     unit: &mut PostgresUnit<'_>,
     definition: &Definition,
     projection_id: i32,

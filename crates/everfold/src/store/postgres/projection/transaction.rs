@@ -11,7 +11,7 @@ use crate::options::StoreOptions;
 use crate::store::postgres::connect::{Connection, QueryError};
 
 /// Begins a transaction. Until it has [ended](finish), a connection that is dropped is closed.
-pub(super) async fn begin<'a>(
+pub(in crate::store::postgres) async fn begin<'a>(
     connection: &'a mut Connection,
     options: &StoreOptions,
     set_up: impl Into<Cow<'static, str>>,
@@ -26,7 +26,7 @@ pub(super) async fn begin<'a>(
 
 /// How a transaction ended.
 #[must_use]
-pub(super) enum End {
+pub(in crate::store::postgres) enum End {
     /// The connection can be used again.
     Clean,
     Broken,
@@ -37,7 +37,7 @@ pub(super) enum End {
 }
 
 impl End {
-    pub(super) fn settle(self, connection: &Connection) {
+    pub(in crate::store::postgres) fn settle(self, connection: &Connection) {
         match self {
             End::Clean => connection.keep(),
             End::Broken => {}
@@ -48,7 +48,7 @@ impl End {
 }
 
 /// Commits what went well, and rolls back what did not.
-pub(super) async fn finish<T, E: From<StoreError>>(
+pub(in crate::store::postgres) async fn finish<T, E: From<StoreError>>(
     unit: PostgresUnit<'_>,
     outcome: Result<T, E>,
 ) -> (Result<T, E>, End) {

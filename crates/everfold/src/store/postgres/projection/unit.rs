@@ -22,16 +22,16 @@ macro_rules! statement {
         include_str!(concat!("../../../../sql/postgres/statements/", $name, ".sql"))
     };
 }
-pub(super) use statement;
+pub(in crate::store::postgres) use statement;
 
 /// Below the lifetime of a lease (15 s). Compiling a statement takes longer than a batch.
-pub(super) const TIMEOUTS: &str = "SET LOCAL jit = off; SET LOCAL lock_timeout = '4s'; \
+pub(in crate::store::postgres) const TIMEOUTS: &str = "SET LOCAL jit = off; SET LOCAL lock_timeout = '4s'; \
     SET LOCAL statement_timeout = '10s'; SET LOCAL idle_in_transaction_session_timeout = '10s'";
 
 /// The same with the time that a handler has, and a little more: the engine is to stop it, not the
 /// server. One that blocks its thread cannot be stopped; then the server ends the session, so that
 /// others can go on with the shard.
-pub(super) fn timeouts(handler: Duration) -> Cow<'static, str> {
+pub(in crate::store::postgres) fn timeouts(handler: Duration) -> Cow<'static, str> {
     let idle = (handler + HANDLER_MARGIN).as_millis();
     let statement = idle.max(10_000);
     if idle == 10_000 {
@@ -50,20 +50,20 @@ const HANDLER_MARGIN: Duration = Duration::from_secs(2);
 pub(in crate::store::postgres) struct PostgresUnit<'a> {
     transaction: Transaction<'a>,
     named_statements: bool,
-    pub(super) request_timeout: Duration,
+    pub(in crate::store::postgres) request_timeout: Duration,
     /// Most bytes of events read at once.
-    pub(super) bytes_max: usize,
+    pub(in crate::store::postgres) bytes_max: usize,
     /// What goes with the first statement.
     set_up: Option<Cow<'static, str>>,
-    pub(super) savepoints: u32,
+    pub(in crate::store::postgres) savepoints: u32,
     /// The server has ended the transaction, up to a savepoint or all of it.
     aborted: bool,
     /// The server did not answer.
-    pub(super) unanswered: bool,
+    pub(in crate::store::postgres) unanswered: bool,
     /// Somebody who used the transaction was stopped in the middle of it.
-    pub(super) abandoned: bool,
+    pub(in crate::store::postgres) abandoned: bool,
     /// How much of the transaction's time handlers have used.
-    pub(super) handlers_took: Duration,
+    pub(in crate::store::postgres) handlers_took: Duration,
 }
 
 impl<'a> PostgresUnit<'a> {
@@ -89,12 +89,12 @@ impl<'a> PostgresUnit<'a> {
     }
 
     /// What the caller, not this unit, does with the transaction.
-    pub(super) fn transaction(&self) -> &Transaction<'a> {
+    pub(in crate::store::postgres) fn transaction(&self) -> &Transaction<'a> {
         &self.transaction
     }
 
     /// Commits. What the server would only answer with a rollback is an error.
-    pub(super) async fn commit(self) -> Result<(), StoreError> {
+    pub(in crate::store::postgres) async fn commit(self) -> Result<(), StoreError> {
         if self.aborted {
             let message = "a statement of the transaction failed, so nothing was stored";
             return Err(StoreError::new(StoreErrorKind::Other, message));
@@ -104,7 +104,7 @@ impl<'a> PostgresUnit<'a> {
             .map_err(QueryError::into_store_error)
     }
 
-    pub(super) async fn rollback(self) -> Result<(), StoreError> {
+    pub(in crate::store::postgres) async fn rollback(self) -> Result<(), StoreError> {
         in_time(self.request_timeout, self.transaction.rollback())
             .await
             .map_err(QueryError::into_store_error)
@@ -112,7 +112,7 @@ impl<'a> PostgresUnit<'a> {
 
     /// Runs a statement with typed parameters, and before the first one what sets the transaction up,
     /// in the same round trip.
-    pub(super) async fn try_query(
+    pub(in crate::store::postgres) async fn try_query(
         &mut self,
         sql: &str,
         params: &[Param<'_>],
@@ -121,7 +121,7 @@ impl<'a> PostgresUnit<'a> {
     }
 
     /// The same with a plan of its own each time.
-    pub(super) async fn try_query_anew(
+    pub(in crate::store::postgres) async fn try_query_anew(
         &mut self,
         sql: &str,
         params: &[Param<'_>],
@@ -157,7 +157,7 @@ impl<'a> PostgresUnit<'a> {
         outcome.map(|((), rows)| rows)
     }
 
-    pub(super) async fn query(
+    pub(in crate::store::postgres) async fn query(
         &mut self,
         sql: &str,
         params: &[Param<'_>],
@@ -167,7 +167,7 @@ impl<'a> PostgresUnit<'a> {
     }
 
     /// The same for callers with errors of their own.
-    pub(super) async fn ask(
+    pub(in crate::store::postgres) async fn ask(
         &mut self,
         sql: &str,
         params: &[Param<'_>],
@@ -176,12 +176,12 @@ impl<'a> PostgresUnit<'a> {
     }
 
     /// Sets the transaction up now, for somebody who does not ask through this unit.
-    pub(super) async fn settle_set_up(&mut self) -> Result<(), ApplyError> {
+    pub(in crate::store::postgres) async fn settle_set_up(&mut self) -> Result<(), ApplyError> {
         if self.set_up.is_some() { self.run("").await } else { Ok(()) }
     }
 
     /// Runs statements that take no parameters.
-    pub(super) async fn batch(&mut self, sql: &str) -> Result<(), QueryError> {
+    pub(in crate::store::postgres) async fn batch(&mut self, sql: &str) -> Result<(), QueryError> {
         let set_up = self.set_up.take().map(|sql| format!("{sql}; ")).unwrap_or_default();
         let sql = format!("{set_up}{sql}");
         let outcome = in_time(self.request_timeout, self.transaction.batch_execute(&sql)).await;
@@ -189,12 +189,12 @@ impl<'a> PostgresUnit<'a> {
         outcome
     }
 
-    pub(super) async fn run(&mut self, sql: &str) -> Result<(), ApplyError> {
+    pub(in crate::store::postgres) async fn run(&mut self, sql: &str) -> Result<(), ApplyError> {
         let outcome = self.batch(sql).await;
         outcome.map_err(|error| ApplyError::Store(error.into_store_error()))
     }
 
-    pub(super) fn note<T>(&mut self, outcome: &Result<T, QueryError>) {
+    pub(in crate::store::postgres) fn note<T>(&mut self, outcome: &Result<T, QueryError>) {
         match outcome {
             Ok(_) => {}
             Err(QueryError::Driver(_)) => self.aborted = true,
@@ -203,18 +203,18 @@ impl<'a> PostgresUnit<'a> {
     }
 
     /// After an error that somebody else got from the transaction.
-    pub(super) fn note_abort(&mut self) {
+    pub(in crate::store::postgres) fn note_abort(&mut self) {
         self.aborted = true;
     }
 
     /// After somebody else went back to a savepoint.
-    pub(super) fn note_undone(&mut self) {
+    pub(in crate::store::postgres) fn note_undone(&mut self) {
         self.aborted = false;
     }
 }
 
 /// Waits for an answer as long as is allowed.
-pub(super) async fn in_time<T>(
+pub(in crate::store::postgres) async fn in_time<T>(
     timeout: Duration,
     request: impl Future<Output = Result<T, tokio_postgres::Error>>,
 ) -> Result<T, QueryError> {
@@ -225,10 +225,10 @@ pub(super) async fn in_time<T>(
 }
 
 /// An error of one of the engine's own statements.
-pub(super) fn failed(error: tokio_postgres::Error) -> ApplyError {
+pub(in crate::store::postgres) fn failed(error: tokio_postgres::Error) -> ApplyError {
     ApplyError::Store(store_error(error))
 }
 
-pub(super) fn stored_positions(positions: &[Position]) -> Vec<i64> {
+pub(in crate::store::postgres) fn stored_positions(positions: &[Position]) -> Vec<i64> {
     positions.iter().map(|position| position.to_stored()).collect()
 }
