@@ -49,7 +49,10 @@ pub use read::{
     Document, DocumentStream, EventStream, ReadAll, ReadDocuments, ReadStream, Typed,
     TypedEventStream,
 };
-pub use rebuild::{RebuildKind, RebuildOptions, RebuildPhase, RebuildProgress};
+pub use rebuild::{
+    Plan, PlannedAction, PlannedChange, RebuildKind, RebuildOptions, RebuildPhase, RebuildProgress,
+    Retirable,
+};
 pub use runner::{Runner, RunnerFailure, RunnerHandle, RunnerOptions};
 pub use snapshot::SnapshotPolicy;
 pub use store::{AppliedSchema, Schema, Store, StoreKind};

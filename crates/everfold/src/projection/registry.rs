@@ -98,10 +98,12 @@ impl Store {
         })
     }
 
-    pub(crate) async fn register_generation(
+    /// A projection as this handle registers it: in its namespace, with the names that events are
+    /// stored under.
+    pub(crate) fn as_registered(
         &self,
         mut projection: Projection,
-    ) -> Result<Registration, ProjectionError> {
+    ) -> Result<Projection, ProjectionError> {
         if projection.definition.namespace.is_empty() {
             projection.definition.namespace.clone_from(&self.options().namespace);
         }
@@ -113,6 +115,14 @@ impl Store {
             projection.definition.event_types =
                 types.map(|types| self.upcasters().stored_names(&types));
         }
+        Ok(projection)
+    }
+
+    pub(crate) async fn register_generation(
+        &self,
+        projection: Projection,
+    ) -> Result<Registration, ProjectionError> {
+        let projection = self.as_registered(projection)?;
         let projector = projection.projector.clone();
         let registration = self.backend().register(projection).await?;
         let generation = Arc::new(registration.generation.clone());

@@ -12,9 +12,11 @@
 
 pub(crate) mod options;
 pub(crate) mod pace;
+mod plan;
 mod progress;
 pub(crate) mod row;
 
 pub use options::RebuildOptions;
+pub use plan::{Plan, PlannedAction, PlannedChange, Retirable};
 pub use progress::RebuildProgress;
 pub use row::{RebuildKind, RebuildPhase};

@@ -74,6 +74,32 @@ pub(crate) enum Removed {
     Seen(Vec<String>),
 }
 
+/// What a plan has to know of a generation beside what the registry lists.
+#[derive(Debug, Clone)]
+pub(crate) struct GenerationFacts {
+    pub(crate) id: i32,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) version: u32,
+    /// Retired, and its tables are still there.
+    pub(crate) is_retired: bool,
+    /// As it was registered, with the settings.
+    pub(crate) definition: serde_json::Value,
+    /// Whether a live worker can run it.
+    pub(crate) is_carried: bool,
+    /// Rows of its tables, as far as that can be told cheaply.
+    pub(crate) rows: Option<u64>,
+    /// What its tables and indexes take on disk, where that can be told.
+    pub(crate) bytes: Option<u64>,
+}
+
+/// A number that is exact, or about right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Counted {
+    pub(crate) number: u64,
+    pub(crate) exact: bool,
+}
+
 /// What a database must be able to do for rebuilds.
 ///
 /// Whoever works on a rebuild holds its lease; methods that take one change nothing and answer
@@ -203,6 +229,20 @@ pub(crate) trait RebuildBackend: Send + Sync {
         actor: String,
     ) -> BoxFuture<'_, Result<Removed, ProjectionError>> {
         let _ = (generation, projector, actor);
+        missing()
+    }
+
+    /// What a plan has to know of generations: those that are not retired, and those that are and
+    /// still have tables, in the order of their ids.
+    fn generation_facts(&self) -> BoxFuture<'_, Result<Vec<GenerationFacts>, StoreError>> {
+        missing()
+    }
+    /// About how many events of these types there are; `None`: of all.
+    fn count_events(
+        &self,
+        types: Option<Vec<String>>,
+    ) -> BoxFuture<'_, Result<Counted, StoreError>> {
+        let _ = types;
         missing()
     }
 }
