@@ -205,6 +205,35 @@ pub(crate) trait RebuildBackend: Send + Sync {
         let _ = copying;
         async { Ok(()) }.boxed()
     }
+    /// Gives up a target of which some parts were copied and others failed, so that a new one is made
+    /// and filled in batches (sets `by_batches` in the stored options and `target` to nothing, forgets
+    /// the parts). It is marked `retired`, unless readers see it.
+    fn discard_target(&self, lease: RebuildLease) -> BoxFuture<'_, Result<(), ApplyError>> {
+        let _ = lease;
+        missing_apply()
+    }
+    /// Fills the target from a snapshot: tables, checkpoints, dead letters, skips.
+    fn restore_snapshot(
+        &self,
+        lease: RebuildLease,
+        snapshot: i32,
+    ) -> BoxFuture<'_, Result<(), ApplyError>> {
+        let _ = (lease, snapshot);
+        missing_apply()
+    }
+    /// Shows the target, which nobody feeds, under names of its own: the read model as of a position.
+    fn show_as_of(
+        &self,
+        lease: RebuildLease,
+        position: Position,
+    ) -> BoxFuture<'_, Result<(), ProjectionError>> {
+        let _ = (lease, position);
+        missing()
+    }
+    /// Retired generations whose tables are still there: somebody saw them when they were retired.
+    fn leftovers(&self) -> BoxFuture<'_, Result<Vec<Generation>, StoreError>> {
+        async { Ok(Vec::new()) }.boxed()
+    }
     /// Lets the readers' views show the target as soon as the row says so, without changing what they
     /// show now. Nothing to do on SQLite, where the switch replaces the views.
     fn widen_views(&self, lease: RebuildLease) -> BoxFuture<'_, Result<(), ProjectionError>> {
