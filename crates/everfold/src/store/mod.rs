@@ -11,6 +11,8 @@ mod projections;
 mod rebuilds;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
+#[allow(dead_code, reason = "being built")]
+mod switching;
 mod unit;
 mod url;
 
@@ -34,6 +36,7 @@ use crate::{ExpectedVersion, NewEvent, Position, RecordedEvent, StreamId, Versio
 use mark::MarkPoller;
 pub(crate) use projections::*;
 pub(crate) use rebuilds::*;
+pub(crate) use switching::*;
 pub(crate) use unit::*;
 pub use url::StoreKind;
 pub(crate) use url::StoreUrl;

@@ -10,7 +10,7 @@ use crate::projection::generation::{
     DeadLetterRow, Generation, GenerationStatus, Lease, RunLogRow, SystemMessage,
 };
 use crate::projection::projector::{ApplyError, DocumentChange, Projector};
-use crate::store::LogPage;
+use crate::store::{LogPage, SwitchUnit};
 use crate::{Position, RecordedEvent};
 
 /// Which events the database applies by itself.
@@ -39,7 +39,7 @@ pub(crate) struct Wanted<'a> {
 }
 
 /// An open transaction of the engine.
-pub(crate) trait Unit {
+pub(crate) trait Unit: SwitchUnit {
     /// Locks the shard's checkpoint row and returns its position, if the lease still holds.
     async fn lock_checkpoint(&mut self, lease: &Lease) -> Result<Position, ApplyError>;
     /// Locks the shard's checkpoint row whoever runs it, as operators' actions do.
@@ -139,14 +139,16 @@ pub(crate) trait Unit {
 
     /// Takes open skips out, oldest keys first and in rising order within a key: all of a key's
     /// earliest ones, never a later one without those before it. Skips of keys with a dead letter
-    /// are left.
+    /// are left, and so are those above the checkpoint of a generation that is fed behind the appends:
+    /// see [`SwitchUnit`].
     async fn take_skips(
         &mut self,
         generation: i32,
         max: usize,
     ) -> Result<Vec<(Position, String)>, ApplyError>;
 
-    /// Takes all open skips of a key out, in rising order.
+    /// Takes all open skips of a key out, in rising order; of a generation that is fed behind the
+    /// appends those up to its checkpoint.
     async fn take_skips_of(
         &mut self,
         generation: i32,

@@ -12,7 +12,10 @@ use crate::projection::generation::{
 };
 use crate::projection::key::Key;
 use crate::projection::projector::DocumentChange;
-use crate::store::{HeldKey, LogPage, RangeEnd, SqlEvents, Wanted};
+use crate::rebuild::row::RebuildLease;
+use crate::store::{
+    HeldKey, LogPage, NewDeadLetters, OwnedRebuild, RangeEnd, SqlEvents, SwitchUnit, Wanted,
+};
 use crate::{RecordedEvent, Version};
 
 /// One shard of one SQL projection: applying an event puts its position into `applied`.
@@ -112,6 +115,64 @@ impl Memory {
 
 fn lease() -> Lease {
     Lease { shard: ShardId { generation: 1, shard: 0 }, epoch: 1, position: Position::START }
+}
+
+impl SwitchUnit for Memory {
+    async fn own_rebuild(&mut self, _: &RebuildLease) -> Result<OwnedRebuild, ApplyError> {
+        unreachable!("nothing is switched")
+    }
+    async fn lock_shards(&mut self, _: i32) -> Result<Vec<(u32, Position)>, ApplyError> {
+        Ok(vec![(0, self.state.position)])
+    }
+    async fn lock_gates(&mut self, _: bool, _: &[i32], _: Duration) -> Result<(), ApplyError> {
+        Ok(())
+    }
+    async fn status(&mut self, _: i32) -> Result<GenerationStatus, ApplyError> {
+        unreachable!("nothing is switched")
+    }
+    async fn highest_position(&mut self) -> Result<Position, ApplyError> {
+        Ok(Position(self.log.len() as u64))
+    }
+    async fn owes(&mut self, _: i32) -> Result<bool, ApplyError> {
+        unreachable!("nothing is switched")
+    }
+    async fn new_dead_letters(
+        &mut self,
+        _: i32,
+        _: Option<i32>,
+    ) -> Result<Option<NewDeadLetters>, ApplyError> {
+        unreachable!("nothing is switched")
+    }
+    async fn settle_skips(
+        &mut self,
+        _: i32,
+        after: Position,
+        up_to: Position,
+        _: &str,
+    ) -> Result<(), ApplyError> {
+        self.state.skips.retain(|at, _| *at <= after.0 || *at > up_to.0);
+        Ok(())
+    }
+    async fn hold_skips(&mut self, _: i32, _: Position) -> Result<(), ApplyError> {
+        unreachable!("nothing is switched")
+    }
+    async fn write_status(
+        &mut self,
+        _: i32,
+        _: GenerationStatus,
+        _: Option<&str>,
+    ) -> Result<(), ApplyError> {
+        unreachable!("nothing is switched")
+    }
+    async fn release_shards(&mut self, _: i32, _: Option<Position>) -> Result<(), ApplyError> {
+        unreachable!("nothing is switched")
+    }
+    async fn show_generation(&mut self, _: i32) -> Result<(), ApplyError> {
+        unreachable!("nothing is switched")
+    }
+    async fn note_flip(&mut self, _: &RebuildLease) -> Result<(), ApplyError> {
+        unreachable!("nothing is switched")
+    }
 }
 
 impl Unit for Memory {

@@ -23,14 +23,21 @@ pub(in crate::store::postgres) const TIMEOUTS: &str = "SET LOCAL lock_timeout = 
 /// How often gates are tried for before it is given up.
 pub(in crate::store::postgres) const TRIES: u32 = 60;
 
+/// A statement with gates in hand may take so many times as long as the wait for them.
+const HELD_TIMES: u32 = 5;
+
 const PAUSE_MIN: Duration = Duration::from_millis(850);
 const PAUSE_MORE: Duration = Duration::from_millis(200);
 
+const REGISTRY_LOCK: &str = "pg_advisory_xact_lock('everfold.store'::regclass::oid::int, 0)";
+
 /// The gate of one inline generation.
 pub(in crate::store::postgres) fn of_generation(generation: i32) -> String {
-    format!(
-        "SELECT pg_advisory_xact_lock('everfold.generations'::regclass::oid::int, {generation})"
-    )
+    format!("SELECT {}", lock_of(generation))
+}
+
+fn lock_of(generation: i32) -> String {
+    format!("pg_advisory_xact_lock('everfold.generations'::regclass::oid::int, {generation})")
 }
 
 /// What a change of an inline generation's status needs.
@@ -85,9 +92,44 @@ async fn lock_within(
     Err(StoreError::new(StoreErrorKind::Busy, message))
 }
 
+/// Takes gates exclusively in one try, that of the registry first if asked for, then these in the order
+/// given. Appends that come meanwhile queue behind it, so it is over after `timeout`, and what is done
+/// with the gates in hand is bounded too, also for a client that stalls.
+pub(super) async fn fence(
+    unit: &mut PostgresUnit<'_>,
+    registry: bool,
+    generations: &[i32],
+    timeout: Duration,
+) -> Result<(), ApplyError> {
+    let registry = registry.then(|| REGISTRY_LOCK.to_owned());
+    let locks = registry.into_iter().chain(generations.iter().map(|id| lock_of(*id)));
+    // One statement, so that its timeout is that of all of them.
+    let locks = locks.collect::<Vec<_>>().join(", ");
+    let (wait, held) = (timeout.as_millis().max(1), (timeout * HELD_TIMES).as_millis().max(1));
+    let sql = format!(
+        "SET LOCAL lock_timeout = '{wait}ms'; SET LOCAL statement_timeout = '{wait}ms'; \
+         SET LOCAL idle_in_transaction_session_timeout = '{held}ms'; SELECT {locks}; \
+         SET LOCAL statement_timeout = '{held}ms'"
+    );
+    match unit.batch(&sql).await {
+        Ok(()) => Ok(()),
+        Err(QueryError::Driver(error)) if is_lock_timeout(&error) || is_cancelled(&error) => {
+            let message = format!(
+                "transactions that stay open after an append held a gate for longer than {timeout:?}"
+            );
+            Err(StoreError::new(StoreErrorKind::Busy, message).into())
+        }
+        Err(error) => Err(error.into_store_error().into()),
+    }
+}
+
 /// Lets appends through between two tries.
 pub(in crate::store::postgres) async fn pause() {
     tokio::time::sleep(PAUSE_MIN + jitter(PAUSE_MORE)).await;
+}
+
+fn is_cancelled(error: &tokio_postgres::Error) -> bool {
+    error.code().is_some_and(|code| code.code() == "57014")
 }
 
 fn is_lock_timeout(error: &tokio_postgres::Error) -> bool {

@@ -5,6 +5,7 @@
 //!   run ───────> transaction ──> unit, steps: what a job does, in one transaction
 //!                                  ├─ apply: the generation's functions, handlers
 //!                                  ├─ documents
+//!                                  ├─ switching: what a switch of generations does
 //!                                  └─ gates: what holds appends back for a moment
 //!   operate, states, registry: leases, operators' actions, what `status` shows
 //! ```
@@ -19,6 +20,7 @@ pub(super) mod register;
 pub(super) mod registry;
 mod states;
 mod steps;
+mod switching;
 pub(super) mod tables;
 pub(super) mod transaction;
 pub(super) mod unit;

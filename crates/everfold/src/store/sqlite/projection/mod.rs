@@ -22,6 +22,7 @@ mod plan;
 mod register;
 mod registry;
 mod states;
+mod switching;
 mod tables;
 mod unit;
 
