@@ -50,8 +50,8 @@ pub use read::{
     TypedEventStream,
 };
 pub use rebuild::{
-    Plan, PlannedAction, PlannedChange, RebuildKind, RebuildOptions, RebuildPhase, RebuildProgress,
-    Retirable,
+    Comparison, Difference, Plan, PlannedAction, PlannedChange, RebuildKind, RebuildOptions,
+    RebuildPhase, RebuildProgress, Retirable,
 };
 pub use runner::{Runner, RunnerFailure, RunnerHandle, RunnerOptions};
 pub use snapshot::SnapshotPolicy;

@@ -10,12 +10,15 @@
 //! Everything that matters is in the database: whoever takes the lease next goes on where the last one
 //! stopped.
 
+mod compare;
+pub(crate) mod holding;
 pub(crate) mod options;
 pub(crate) mod pace;
 mod plan;
 mod progress;
 pub(crate) mod row;
 
+pub use compare::{Comparison, Difference};
 pub use options::RebuildOptions;
 pub use plan::{Plan, PlannedAction, PlannedChange, Retirable};
 pub use progress::RebuildProgress;

@@ -15,6 +15,7 @@ use crate::error::{ProjectionError, StoreError, StoreErrorKind};
 use crate::projection::Projection;
 use crate::projection::generation::{Generation, Lease};
 use crate::projection::projector::{ApplyError, Projector};
+use crate::rebuild::Comparison;
 use crate::rebuild::row::{RebuildFigures, RebuildLease, RebuildRequest, RebuildRow, Wanted};
 use crate::upcast::Upcasters;
 
@@ -55,6 +56,21 @@ pub(crate) enum Copied {
     /// An event failed, or keys got in each other's way: what was copied is thrown away, and history
     /// is done in batches, where the policy can look at each event.
     InBatches { reason: String },
+}
+
+/// What is needed to compare a new generation with the one that readers see.
+#[derive(Debug, Clone)]
+pub(crate) struct Comparing {
+    pub(crate) lease: RebuildLease,
+    /// The one that is built.
+    pub(crate) target: Arc<Generation>,
+    /// The one that readers see.
+    pub(crate) source: Arc<Generation>,
+    /// The target's.
+    pub(crate) projector: Projector,
+    pub(crate) upcasters: Arc<Upcasters>,
+    /// So many rows that differ are returned.
+    pub(crate) examples: usize,
 }
 
 /// Somebody whose transaction holds a gate.
@@ -233,6 +249,13 @@ pub(crate) trait RebuildBackend: Send + Sync {
     /// Retired generations whose tables are still there: somebody saw them when they were retired.
     fn leftovers(&self) -> BoxFuture<'_, Result<Vec<Generation>, StoreError>> {
         async { Ok(Vec::new()) }.boxed()
+    }
+    /// Compares the target with the source, row by row, at one moment: the target as it would be if it
+    /// had exactly the events that the source has then. Changes nothing. Refused
+    /// ([`ApplyError::Refused`]) if the source stays behind the target because nobody feeds it.
+    fn compare(&self, comparing: Comparing) -> BoxFuture<'_, Result<Comparison, ApplyError>> {
+        let _ = comparing;
+        missing_apply()
     }
     /// Lets the readers' views show the target as soon as the row says so, without changing what they
     /// show now. Nothing to do on SQLite, where the switch replaces the views.

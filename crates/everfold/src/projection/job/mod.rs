@@ -20,6 +20,7 @@ mod retry;
 mod switch;
 #[cfg(test)]
 mod tests;
+mod trial;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,6 +93,8 @@ pub(crate) enum Task {
     Retry { position: Position, events_max: usize, actor: String },
     /// Gives a dead letter up, and applies what waits behind it.
     Discard { position: Position, reason: String, events_max: usize, actor: String },
+    /// Applies events to a read model that is thrown away; see [`Job::try_on`].
+    Trial,
     /// One step of a switch to this generation.
     #[allow(dead_code, reason = "rebuilds use it")]
     Switch(Box<Switch>),
@@ -126,7 +129,7 @@ impl Task {
     /// Who does it, for the record; batches that go well leave none.
     pub(crate) fn actor(&self) -> &str {
         match self {
-            Task::Batch { .. } | Task::NoteFailure { .. } => "",
+            Task::Batch { .. } | Task::NoteFailure { .. } | Task::Trial => "",
             #[cfg(feature = "testing")]
             Task::Rehearsal { .. } => "",
             #[cfg(feature = "sqlite")]
@@ -212,6 +215,7 @@ impl Job {
             Task::Discard { position, reason, .. } => {
                 self.retry(unit, *position, Some(reason)).await
             }
+            Task::Trial => Ok(JobOutcome::default()),
             Task::Switch(switch) => self.switch(unit, switch).await,
         }
     }

@@ -292,6 +292,12 @@ impl Connection {
         }
     }
 
+    /// Asks the server to stop what it does, unless it is told that all is done before it is dropped:
+    /// for statements that take long and that nobody may want any more.
+    pub(super) fn stop_unless_done(&self) -> StopUnlessDone {
+        StopUnlessDone(Some((self.client().cancel_token(), self.tls.clone())))
+    }
+
     /// Gives the connection back after all when it is dropped.
     pub(super) fn keep(&self) {
         self.broken.store(false, Ordering::Relaxed);
@@ -313,6 +319,24 @@ impl Drop for Connection {
     fn drop(&mut self) {
         if self.broken.load(Ordering::Relaxed) {
             drop(self.object.take().map(Object::take));
+        }
+    }
+}
+
+/// See [`Connection::stop_unless_done`].
+pub(super) struct StopUnlessDone(Option<(tokio_postgres::CancelToken, MakeRustlsConnect)>);
+
+impl StopUnlessDone {
+    pub(super) fn done(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for StopUnlessDone {
+    fn drop(&mut self) {
+        let Some((cancel, tls)) = self.0.take() else { return };
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { drop(cancel.cancel_query(tls).await) });
         }
     }
 }

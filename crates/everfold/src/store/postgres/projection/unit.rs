@@ -175,6 +175,15 @@ impl<'a> PostgresUnit<'a> {
         self.try_query(sql, params).await.map_err(QueryError::into_store_error)
     }
 
+    /// The same with a plan of its own.
+    pub(in crate::store::postgres) async fn ask_anew(
+        &mut self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, StoreError> {
+        self.try_query_anew(sql, params).await.map_err(QueryError::into_store_error)
+    }
+
     /// Sets the transaction up now, for somebody who does not ask through this unit.
     pub(in crate::store::postgres) async fn settle_set_up(&mut self) -> Result<(), ApplyError> {
         if self.set_up.is_some() { self.run("").await } else { Ok(()) }

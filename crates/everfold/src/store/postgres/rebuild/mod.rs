@@ -1,14 +1,23 @@
 //! Rebuilds on this store.
 
+mod compare;
 mod facts;
+mod looking;
+mod rows;
 
 use futures::future::{BoxFuture, FutureExt};
 
 use super::PostgresStore;
 use crate::error::StoreError;
-use crate::store::{Counted, GenerationFacts, RebuildBackend};
+use crate::projection::projector::ApplyError;
+use crate::rebuild::Comparison;
+use crate::store::{Comparing, Counted, GenerationFacts, RebuildBackend};
 
 impl RebuildBackend for PostgresStore {
+    fn compare(&self, comparing: Comparing) -> BoxFuture<'_, Result<Comparison, ApplyError>> {
+        async move { compare::compare(self, &comparing).await }.boxed()
+    }
+
     fn generation_facts(&self) -> BoxFuture<'_, Result<Vec<GenerationFacts>, StoreError>> {
         facts::generation_facts(&self.connections).boxed()
     }

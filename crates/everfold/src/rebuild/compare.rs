@@ -1,0 +1,47 @@
+//! What comes of comparing two read models row by row.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Two read models, compared at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Comparison {
+    /// Rows that were looked at, those that only one of them has included.
+    pub compared: u64,
+    /// Rows that differ, or that only one of them has.
+    pub differences: u64,
+    /// The first of them.
+    pub examples: Vec<Difference>,
+    /// Tables and columns that could not be compared because only one of them has them, or because
+    /// their types differ, in words.
+    pub not_compared: Vec<String>,
+    /// Events that one of them owes or has put aside: rows of their keys may differ for that alone.
+    pub owed: u64,
+}
+
+/// A row that is not the same in two read models.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Difference {
+    /// The table.
+    pub table: String,
+    /// The columns of its primary key; all that were compared where it has none.
+    pub key: Value,
+    /// The row as the log has it, or as readers see it where versions are compared; `None`: there
+    /// should be none.
+    pub expected: Option<Value>,
+    /// The row as it was found, or as the new version has it; `None`: there is none.
+    pub found: Option<Value>,
+}
+
+impl Comparison {
+    /// Takes over what another comparison found, of other tables.
+    pub(crate) fn add(&mut self, other: Comparison) {
+        self.compared += other.compared;
+        self.differences += other.differences;
+        self.examples.extend(other.examples);
+        self.not_compared.extend(other.not_compared);
+        self.owed += other.owed;
+    }
+}
