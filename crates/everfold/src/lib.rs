@@ -50,8 +50,8 @@ pub use read::{
     TypedEventStream,
 };
 pub use rebuild::{
-    Comparison, Difference, Plan, PlannedAction, PlannedChange, RebuildKind, RebuildOptions,
-    RebuildPhase, RebuildProgress, Retirable,
+    Comparison, Difference, Plan, PlannedAction, PlannedChange, Rebuild, RebuildKind,
+    RebuildOptions, RebuildPhase, RebuildProgress, Retirable, Retired,
 };
 pub use runner::{Runner, RunnerFailure, RunnerHandle, RunnerOptions};
 pub use snapshot::SnapshotPolicy;

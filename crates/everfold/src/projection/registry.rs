@@ -1,12 +1,12 @@
 //! Registering projections, and stopping and resuming them: the operators' side of the registry.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
 
 use super::Projection;
-use super::definition::{Lifecycle, ProjectionKind};
+use super::definition::{Definition, Lifecycle, ProjectionKind};
 use super::fresh::{Given, keep_fresh};
 use super::generation::{Generation, GenerationStatus};
 use super::operator::operator;
@@ -34,6 +34,8 @@ pub struct Registered {
 /// What a store handle knows of projections: which it was given, and when one has moved.
 pub(crate) struct Hub {
     given: Given,
+    /// Projections that were registered through this handle, as they were registered.
+    definitions: Mutex<Vec<Projection>>,
     /// Whether somebody looks for changes of what was given.
     fresh: AtomicBool,
     /// Changes whenever a runner of this handle has moved a checkpoint or settled something.
@@ -42,12 +44,43 @@ pub(crate) struct Hub {
 
 impl Hub {
     pub(crate) fn new() -> Self {
-        Hub { given: Given::default(), fresh: AtomicBool::new(false), moved: watch::Sender::new(0) }
+        Hub {
+            given: Given::default(),
+            definitions: Mutex::default(),
+            fresh: AtomicBool::new(false),
+            moved: watch::Sender::new(0),
+        }
     }
 
     pub(crate) fn give(&self, carried: Carried) {
         let mut given = self.given.lock().expect("nothing panics with this locked");
         given.insert(carried.generation.id, carried);
+    }
+
+    fn define(&self, projection: Projection) {
+        let mut definitions = self.definitions.lock().expect("nothing panics with this locked");
+        let Definition { namespace, name, version, .. } = &projection.definition;
+        let same = |known: &Projection| {
+            let Definition { namespace: n, name: m, version: v, .. } = &known.definition;
+            (n, m, v) == (namespace, name, version)
+        };
+        definitions.retain(|known| !same(known));
+        definitions.push(projection);
+    }
+
+    /// The projection as it was registered here, if it was: namespace, name, version.
+    pub(crate) fn definition(
+        &self,
+        namespace: &str,
+        name: &str,
+        version: u32,
+    ) -> Option<Projection> {
+        let definitions = self.definitions.lock().expect("nothing panics with this locked");
+        let same = |known: &&Projection| {
+            let Definition { namespace: n, name: m, version: v, .. } = &known.definition;
+            n == namespace && m == name && *v == version
+        };
+        definitions.iter().find(same).cloned()
     }
 
     /// What applies events to a generation here: code that was registered, or the database itself.
@@ -57,6 +90,21 @@ impl Hub {
         }
         let given = self.given.lock().expect("nothing panics with this locked");
         given.get(&generation.id).map(|carried| carried.projector.clone())
+    }
+
+    /// The same for a generation that was made since: by what it is, not by its number.
+    pub(crate) fn projector_of(&self, generation: &Generation) -> Option<Projector> {
+        self.projector(generation).or_else(|| {
+            let given = self.given.lock().expect("nothing panics with this locked");
+            let same = |carried: &&Carried| {
+                let known = &carried.generation;
+                known.namespace == generation.namespace
+                    && known.name == generation.name
+                    && known.version == generation.version
+                    && known.definition_hash == generation.definition_hash
+            };
+            given.values().find(same).map(|carried| carried.projector.clone())
+        })
     }
 
     /// Whether this handle has registered such a projection, and found that readers see it.
@@ -124,7 +172,8 @@ impl Store {
     ) -> Result<Registration, ProjectionError> {
         let projection = self.as_registered(projection)?;
         let projector = projection.projector.clone();
-        let registration = self.backend().register(projection).await?;
+        let registration = self.backend().register(projection.clone()).await?;
+        self.hub().define(projection);
         let generation = Arc::new(registration.generation.clone());
         let inline_in_rust =
             generation.lifecycle == Lifecycle::Inline && generation.kind != ProjectionKind::Sql;

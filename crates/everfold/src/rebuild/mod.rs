@@ -11,15 +11,21 @@
 //! stopped.
 
 mod compare;
+mod drain;
+pub(crate) mod driver;
+mod handle;
 pub(crate) mod holding;
 pub(crate) mod options;
 pub(crate) mod pace;
 mod plan;
 mod progress;
+mod request;
 pub(crate) mod row;
 
 pub use compare::{Comparison, Difference};
+pub use handle::Rebuild;
 pub use options::RebuildOptions;
 pub use plan::{Plan, PlannedAction, PlannedChange, Retirable};
 pub use progress::RebuildProgress;
+pub use request::Retired;
 pub use row::{RebuildKind, RebuildPhase};

@@ -44,6 +44,8 @@ pub struct RebuildOptions {
     pub fence_tries: u32,
     /// Keep the old generation, fed, so that one can go back. Default: true.
     pub keep_old: bool,
+    /// Wait while so many other rebuilds of the store, asked for earlier, are under way. Default: never.
+    pub at_most: Option<u32>,
 }
 
 impl Default for RebuildOptions {
@@ -64,6 +66,7 @@ impl Default for RebuildOptions {
             fence_events: 1_000,
             fence_tries: 10,
             keep_old: true,
+            at_most: None,
         }
     }
 }

@@ -85,13 +85,25 @@ impl RebuildPhase {
 
 /// What an operator wants of a rebuild.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
+pub(crate) enum Wanted {
     Run,
     Pause,
     Cancel,
 }
 
-stored_word!(Wanted { Run = "run", Pause = "pause", Cancel = "cancel" });
+impl Wanted {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Wanted::Run => "run",
+            Wanted::Pause => "pause",
+            Wanted::Cancel => "cancel",
+        }
+    }
+
+    pub(crate) fn from_stored(word: &str) -> Option<Self> {
+        [Wanted::Run, Wanted::Pause, Wanted::Cancel].into_iter().find(|w| w.as_str() == word)
+    }
+}
 
 /// A row of `rebuilds`.
 #[derive(Debug, Clone)]

@@ -6,22 +6,22 @@ use crate::store::jitter;
 
 /// Pauses that double up to a bound, with jitter.
 #[derive(Debug, Clone)]
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     first: Duration,
     max: Duration,
     next: Duration,
 }
 
 impl Backoff {
-    pub(super) fn new(first: Duration, max: Duration) -> Self {
+    pub(crate) fn new(first: Duration, max: Duration) -> Self {
         Backoff { first, max, next: first }
     }
 
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.next = self.first;
     }
 
-    pub(super) fn pause(&mut self) -> Duration {
+    pub(crate) fn pause(&mut self) -> Duration {
         let pause = self.next.min(self.max);
         self.next = pause.saturating_mul(2);
         jitter(pause)
@@ -30,7 +30,7 @@ impl Backoff {
 
 /// How many events the next batch may have, so that it takes about as long as it should.
 #[derive(Debug, Clone)]
-pub(super) struct BatchSize {
+pub(crate) struct BatchSize {
     events: usize,
     max: usize,
     aim: Duration,
@@ -44,34 +44,34 @@ const EVENTS_MIN: usize = 16;
 const EVENTS_FIRST: usize = 256;
 
 impl BatchSize {
-    pub(super) fn new(max: usize, aim: Duration) -> Self {
+    pub(crate) fn new(max: usize, aim: Duration) -> Self {
         let max = max.max(1);
         BatchSize { events: EVENTS_FIRST.min(max), max, aim, limit: usize::MAX }
     }
 
-    pub(super) fn events(&self) -> usize {
+    pub(crate) fn events(&self) -> usize {
         self.events
     }
 
     /// At most so many, and no more than the server has time for.
-    pub(super) fn at_most(&self, events: usize) -> usize {
+    pub(crate) fn at_most(&self, events: usize) -> usize {
         events.min(self.limit)
     }
 
     /// The server gave up what had this many events: the next try has half of them.
-    pub(super) fn took_too_long(&mut self, events: usize) {
+    pub(crate) fn took_too_long(&mut self, events: usize) {
         self.limit = (events / 2).max(1);
     }
 
     /// Something was done in time; a little more may be, too.
-    pub(super) fn went_well(&mut self) {
+    pub(crate) fn went_well(&mut self) {
         if self.limit < self.max {
             self.limit += self.limit.div_ceil(8);
         }
     }
 
     /// Learns from a batch that took this long; `full` if it had all the events it might have.
-    pub(super) fn learn(&mut self, took: Duration, full: bool) {
+    pub(crate) fn learn(&mut self, took: Duration, full: bool) {
         if took > self.aim {
             let share = self.aim.as_secs_f64() / took.as_secs_f64();
             let smaller = (self.events as f64 * share.max(0.25)) as usize;

@@ -9,7 +9,7 @@
 //! Any number of runners, in any number of processes, share the shards by leases in the database. A
 //! lease that was lost is noticed in the database: its holder can move nothing.
 
-mod backoff;
+pub(crate) mod backoff;
 mod context;
 mod once;
 mod options;

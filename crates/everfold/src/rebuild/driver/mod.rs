@@ -1,0 +1,386 @@
+//! Works on one rebuild from wherever it stands to its end.
+//!
+//! ```text
+//!   target ──> history: parts, parallel ──> catch up: batches ──> compare ──> switch ──> tidy up
+//!      (in place: swapped in first)            feed.rs                        switch.rs
+//! ```
+//!
+//! Nothing is remembered here that matters: the row, the generations and the checkpoints say where it
+//! stands, and whoever takes the lease next begins with them.
+
+mod desk;
+mod feed;
+mod history;
+mod switch;
+
+use std::sync::Arc;
+
+use futures::future::try_join_all;
+use tokio_util::sync::CancellationToken;
+
+use super::row::{RebuildFigures, RebuildKind, RebuildLease, RebuildPhase, RebuildRow};
+use crate::Position;
+use crate::projection::Projection;
+use crate::projection::definition::{Lifecycle, ProjectionKind};
+use crate::projection::generation::{Generation, GenerationStatus, Lease};
+use crate::projection::job::{Job, Task};
+use crate::projection::projector::{ApplyError, Projector};
+use crate::store::{Comparing, StatusChange, Store};
+pub(crate) use desk::LEASE_TTL;
+use desk::{Desk, Halt, Step};
+use feed::Feed;
+
+/// A pass over what came in meanwhile that finds no more than this is the last before the switch.
+const CLOSE_EVENTS: u64 = 200;
+/// Differences that are named in the message.
+const EXAMPLES: usize = 20;
+
+/// What works on a rebuild needs of the projection: the code, and to make a generation its definition.
+#[derive(Debug, Clone)]
+pub(crate) struct Means {
+    pub(crate) projector: Projector,
+    pub(crate) projection: Option<Projection>,
+}
+
+/// The generation that is built or switched to.
+struct Target {
+    generation: Arc<Generation>,
+    projector: Projector,
+    actor: String,
+}
+
+impl Target {
+    fn job(&self, desk: &Desk, task: Task) -> Job {
+        let (generation, projector) = (Arc::clone(&self.generation), self.projector.clone());
+        Job::new(generation, projector, desk.store.upcasters_shared(), task)
+    }
+
+    fn is_inline(&self) -> bool {
+        self.generation.lifecycle == Lifecycle::Inline
+    }
+}
+
+/// How work on a rebuild ended here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// It has ended, one way or another; its row says how.
+    Finished,
+    /// Somebody else works on it, or may go on.
+    Left,
+}
+
+/// Works on a rebuild whose lease is ours.
+pub(crate) struct Driver {
+    desk: Arc<Desk>,
+    row: RebuildRow,
+    means: Means,
+    actor: String,
+}
+
+impl Driver {
+    pub(crate) fn new(
+        store: Store,
+        row: RebuildRow,
+        lease: RebuildLease,
+        means: Means,
+        actor: String,
+        stop: CancellationToken,
+    ) -> Self {
+        Driver { desk: Arc::new(Desk::new(store, lease, &row, stop)), row, means, actor }
+    }
+
+    /// Works until the end, or until somebody else is to go on.
+    pub(crate) async fn run(mut self) -> Ended {
+        let desk = Arc::clone(&self.desk);
+        let alive = Arc::clone(&desk);
+        let alive = tokio::spawn(async move { alive.keep_alive().await });
+        let outcome = self.work().await;
+        let ended = self.end(outcome).await;
+        desk.gone.cancel();
+        // The last sign of life is not to come after the end.
+        let _ = alive.await;
+        desk.store.hub().has_moved();
+        ended
+    }
+
+    async fn work(&mut self) -> Step {
+        self.wait_for_a_place().await?;
+        let target = self.target().await?;
+        if self.row.flipped_at.is_some() {
+            self.desk.cannot_be_cancelled();
+            return self.settle(&target).await;
+        }
+        let target = self.swap_in(target).await?;
+        let target = self.build(target).await?;
+        if self.row.kind == RebuildKind::AsOf {
+            let position = Position(self.row.options.up_to.unwrap_or_default());
+            let lease = self.desk.lease;
+            let backend = self.desk.store.backend();
+            return self.desk.patiently(|| backend.show_as_of(lease, position)).await;
+        }
+        self.compare(&target).await?;
+        if !self.row.options.options.promote {
+            return Ok(());
+        }
+        let target = self.switch(target).await?;
+        self.settle(&target).await
+    }
+
+    /// Waits while as many others are under way as may be.
+    async fn wait_for_a_place(&self) -> Step {
+        let Some(most) = self.row.options.options.at_most else { return Ok(()) };
+        loop {
+            let backend = self.desk.store.backend();
+            let open = self.desk.patiently(|| backend.rebuilds(true, usize::MAX)).await?;
+            let earlier = |row: &&RebuildRow| row.is_owned && row.id < self.row.id;
+            if open.iter().filter(earlier).count() < most.max(1) as usize {
+                return Ok(());
+            }
+            self.desk.say(Some(format!("waiting: {most} rebuilds may run at once")));
+            self.desk.pause(std::time::Duration::from_millis(500)).await?;
+        }
+    }
+
+    /// The generation to build or to switch to, made if there is none yet.
+    async fn target(&mut self) -> Step<Arc<Target>> {
+        let backend = self.desk.store.backend();
+        let lease = self.desk.lease;
+        let generation = match self.row.target {
+            Some(target) => self.generation(target).await?,
+            None => {
+                let Some(projection) = self.means.projection.clone() else {
+                    return Err(Halt::Failed(
+                        "its definition is not known here; rebuild it from where it is defined"
+                            .to_owned(),
+                    ));
+                };
+                let made =
+                    self.desk.patiently(|| backend.make_target(lease, projection.clone())).await?;
+                self.row.target = Some(made.id);
+                if let Some(snapshot) = self.row.options.snapshot {
+                    self.desk.patiently(|| backend.restore_snapshot(lease, snapshot)).await?;
+                }
+                made
+            }
+        };
+        Ok(self.target_of(generation))
+    }
+
+    fn target_of(&self, generation: Generation) -> Arc<Target> {
+        let (projector, actor) = (self.means.projector.clone(), self.actor.clone());
+        Arc::new(Target { generation: Arc::new(generation), projector, actor })
+    }
+
+    async fn generation(&self, id: i32) -> Step<Generation> {
+        let backend = self.desk.store.backend();
+        let generations = self.desk.patiently(|| backend.generations()).await?;
+        generations.into_iter().find(|generation| generation.id == id).ok_or_else(|| {
+            Halt::Failed("the generation that was being built has been removed".to_owned())
+        })
+    }
+
+    /// The target as it is now.
+    async fn reload(&self, target: &Target) -> Step<Arc<Target>> {
+        Ok(self.target_of(self.generation(target.generation.id).await?))
+    }
+
+    /// What readers see now, if that is not the target.
+    async fn source(&self, target: &Target) -> Step<Option<Arc<Generation>>> {
+        let backend = self.desk.store.backend();
+        let generations = self.desk.patiently(|| backend.generations()).await?;
+        let Generation { id, namespace, name, .. } = &*target.generation;
+        let source = generations.into_iter().find(|other| {
+            other.is_active
+                && other.id != *id
+                && (&other.namespace, &other.name) == (namespace, name)
+        });
+        Ok(source.map(Arc::new))
+    }
+
+    async fn leases(&self) -> Step<Vec<Lease>> {
+        let (backend, lease) = (self.desk.store.backend(), self.desk.lease);
+        self.desk.patiently(|| backend.target_leases(lease)).await
+    }
+
+    /// Fills the target with history, and brings it close to the end of the log.
+    async fn build(&mut self, target: Arc<Target>) -> Step<Arc<Target>> {
+        if !feed::is_fed(target.generation.status) && self.row.kind != RebuildKind::AsOf {
+            let status = target.generation.status;
+            let reason = target.generation.reason.clone().unwrap_or_default();
+            return Err(Halt::Failed(format!("the generation to build is {status}: {reason}")));
+        }
+        let copied = self.copy_history(target).await?;
+        self.desk.enter(RebuildPhase::CatchingUp);
+        let target = self.list_again(copied).await?;
+        self.settle_owed(&target).await?;
+        self.catch_up(&target).await?;
+        Ok(target)
+    }
+
+    /// Applies what is there until little comes in during a pass. Returns the last mark.
+    async fn catch_up(&self, target: &Arc<Target>) -> Step<Position> {
+        let up_to = self.row.options.up_to.map(Position);
+        let mut feeds = self.feeds(target).await?;
+        loop {
+            let store = &self.desk.store;
+            let mark = self.desk.patiently(|| store.high_water_mark()).await?;
+            let mark = up_to.map_or(mark, |up_to| mark.min(up_to));
+            let lowest = feeds.iter().map(|feed| feed.position).min().unwrap_or(mark);
+            let done = self.desk.figures().events_done;
+            self.desk.expect(done + mark.0.saturating_sub(lowest.0));
+            let fed = try_join_all(feeds.iter_mut().map(|feed| feed.feed_to(mark))).await?;
+            if up_to.is_some_and(|up_to| mark >= up_to) {
+                return Ok(mark);
+            }
+            if fed.iter().sum::<u64>() <= CLOSE_EVENTS {
+                self.desk.expect(self.desk.figures().events_done);
+                return Ok(mark);
+            }
+        }
+    }
+
+    async fn feeds(&self, target: &Arc<Target>) -> Step<Vec<Feed>> {
+        let leases = self.leases().await?;
+        let feed = |lease| Feed::new(Arc::clone(&self.desk), Arc::clone(target), lease);
+        Ok(leases.into_iter().map(feed).collect())
+    }
+
+    /// Compares a new version with what readers see, if that is wanted.
+    async fn compare(&self, target: &Arc<Target>) -> Step {
+        let options = &self.row.options.options;
+        let Some(source) = self.source(target).await? else { return Ok(()) };
+        let differs = source.definition_hash != target.generation.definition_hash;
+        if !options.compare || !differs || self.row.kind == RebuildKind::Switch {
+            return Ok(());
+        }
+        self.desk.enter(RebuildPhase::Comparing);
+        let comparing = Comparing {
+            lease: self.desk.lease,
+            target: Arc::clone(&target.generation),
+            source,
+            projector: target.projector.clone(),
+            upcasters: self.desk.store.upcasters_shared(),
+            examples: EXAMPLES,
+        };
+        let backend = self.desk.store.backend();
+        let found = match backend.compare(comparing.clone()).await {
+            // Nobody feeds the old one: that is no reason to keep readers on it.
+            Err(ApplyError::Refused { message, .. }) if options.max_differences.is_none() => {
+                self.desk.say(Some(format!("not compared: {message}")));
+                return Ok(());
+            }
+            Ok(found) => found,
+            Err(_) => self.desk.patiently(|| backend.compare(comparing.clone())).await?,
+        };
+        self.desk.compared(&found);
+        match options.max_differences {
+            Some(most) if found.differences > most => Err(Halt::NotPromoted(format!(
+                "not promoted: {} of {} rows differ from what readers see, and at most {most} may; \
+                 look at them with `everfold rebuilds`, then `everfold promote {}`",
+                found.differences, found.compared, self.row.name
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes down how it ended, and removes what nobody needs any more.
+    async fn end(&self, outcome: Step) -> Ended {
+        let options = &self.row.options.options;
+        let (phase, message) = match outcome {
+            Ok(()) if options.promote && self.row.kind != RebuildKind::AsOf => {
+                (RebuildPhase::Done, self.desk.figures().message)
+            }
+            Ok(()) => (RebuildPhase::Built, self.desk.figures().message),
+            Err(Halt::NotPromoted(message)) => (RebuildPhase::Built, Some(message)),
+            Err(Halt::Cancelled) => (RebuildPhase::Cancelled, None),
+            Err(Halt::Failed(message)) => (RebuildPhase::Failed, Some(message)),
+            Err(Halt::Lost) => return Ended::Left,
+            Err(Halt::Stopped) => {
+                if let Err(error) = self.desk.store.backend().leave_rebuild(self.desk.lease).await {
+                    tracing::warn!(%error, "a rebuild could not be left; its lease runs out");
+                }
+                return Ended::Left;
+            }
+        };
+        self.desk.close();
+        if matches!(phase, RebuildPhase::Cancelled | RebuildPhase::Failed) {
+            self.give_target_up().await;
+        }
+        let figures = RebuildFigures { phase: Some(phase), message, ..self.desk.figures() };
+        self.write_end(figures).await
+    }
+
+    async fn write_end(&self, figures: RebuildFigures) -> Ended {
+        let mut troubles = 0;
+        loop {
+            let (backend, lease) = (self.desk.store.backend(), self.desk.lease);
+            match backend.end_rebuild(lease, figures.clone(), self.actor.clone()).await {
+                Ok(true) => break,
+                Ok(false) => return Ended::Left,
+                Err(error) if error.is_transient() && troubles < 20 => {
+                    troubles += 1;
+                    tokio::time::sleep(std::time::Duration::from_millis(250)).await;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the end of a rebuild could not be noted");
+                    return Ended::Left;
+                }
+            }
+        }
+        self.remove_leftovers().await;
+        Ended::Finished
+    }
+
+    /// A target that will not be switched to: one that this rebuild made is retired, one that was kept
+    /// is kept again.
+    async fn give_target_up(&self) {
+        let Some(id) = self.row.target else { return };
+        let Ok(generation) = self.generation(id).await else { return };
+        if generation.is_active {
+            return;
+        }
+        let to = match self.row.kind {
+            RebuildKind::Switch if generation.version < self.newest_version().await => {
+                GenerationStatus::Kept
+            }
+            RebuildKind::Switch => GenerationStatus::Building,
+            _ => GenerationStatus::Retired,
+        };
+        let change = StatusChange {
+            generation: id,
+            from: vec![
+                GenerationStatus::Building,
+                GenerationStatus::Rebuilding,
+                GenerationStatus::Failed,
+                GenerationStatus::Paused,
+            ],
+            to,
+            reason: None,
+            actor: self.actor.clone(),
+        };
+        if let Err(error) = self.desk.store.backend().change_status(change).await {
+            tracing::warn!(%error, "what a rebuild leaves behind could not be given up");
+        }
+    }
+
+    async fn newest_version(&self) -> u32 {
+        let generations = self.desk.store.backend().generations().await.unwrap_or_default();
+        let of_it = |generation: &&Generation| {
+            (&generation.namespace, &generation.name) == (&self.row.namespace, &self.row.name)
+        };
+        generations.iter().filter(of_it).map(|generation| generation.version).max().unwrap_or(0)
+    }
+
+    /// Drops what is retired, as far as nobody sees it any more; runners try again later.
+    async fn remove_leftovers(&self) {
+        let store = &self.desk.store;
+        if let Err(error) = store.remove_retired(&self.row.name, &self.actor).await {
+            tracing::warn!(%error, projection = self.row.name, "retired generations were not dropped");
+        }
+    }
+
+    /// Whether clients apply it in their appends, and have to learn of a new generation first.
+    fn is_carried(target: &Target) -> bool {
+        target.is_inline() && target.generation.kind != ProjectionKind::Sql
+    }
+}

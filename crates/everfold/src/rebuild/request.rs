@@ -1,0 +1,381 @@
+//! Asking for rebuilds and switches, and steering them: the operators' side.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::driver::{Driver, Ended, LEASE_TTL, Means};
+use super::handle::Rebuild;
+use super::options::RebuildOptions;
+use super::progress::RebuildProgress;
+use super::row::{RebuildKind, RebuildRequest, RebuildRow, StoredOptions, Wanted};
+use crate::Position;
+use crate::error::{ProjectionError, StoreError};
+use crate::projection::generation::{Generation, GenerationState, GenerationStatus};
+use crate::projection::operator::operator;
+use crate::store::{Removed, Store, jitter};
+
+/// Rebuilds that have ended, of which so many are shown.
+const ENDED_SHOWN: usize = 20;
+/// How often somebody who watches looks whether a rebuild is free to be worked on.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+
+/// What [`Store::retire`] did.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct Retired {
+    /// Versions of the generations that are gone.
+    pub versions: Vec<u32>,
+    /// Transactions that may still see one of them: it is dropped when they have ended, by a runner or
+    /// by asking again.
+    pub waits_for: Vec<String>,
+}
+
+impl Store {
+    /// Builds a read model again from the log while appends and readers go on, and switches them over:
+    /// the newest version that is registered, or the same one that readers see. If a rebuild of this
+    /// projection is under way, it is joined.
+    ///
+    /// # Errors
+    /// If there is no such projection.
+    pub async fn rebuild(
+        &self,
+        name: &str,
+        options: RebuildOptions,
+    ) -> Result<Rebuild, ProjectionError> {
+        let generations = self.generations_of(name).await?;
+        let wanted = to_build(&generations);
+        let kind = if options.in_place { RebuildKind::InPlace } else { RebuildKind::Beside };
+        let target = match options.in_place || options.from_scratch {
+            true => None,
+            false => self.partly_built(wanted).await?,
+        };
+        let options = StoredOptions { options, ..StoredOptions::default() };
+        self.request(wanted.clone(), kind, target, options).await
+    }
+
+    /// Switches readers over to a generation that is built: one that a rebuild without a promotion has
+    /// left, or a newer version that was rolled back from.
+    ///
+    /// # Errors
+    /// If there is no such projection, or nothing to promote.
+    pub async fn promote(
+        &self,
+        name: &str,
+        options: RebuildOptions,
+    ) -> Result<Rebuild, ProjectionError> {
+        let generations = self.generations_of(name).await?;
+        let active = generations.iter().find(|generation| generation.is_active);
+        let newer = |generation: &&Generation| match generation.status {
+            GenerationStatus::Building => true,
+            GenerationStatus::Kept => active.is_some_and(|a| generation.version > a.version),
+            _ => false,
+        };
+        match generations.iter().rev().find(newer) {
+            Some(target) => self.switch_to(target.clone(), options).await,
+            None => Err(refused(
+                name,
+                format!("has nothing to promote; build it with `everfold rebuild {name}`"),
+            )),
+        }
+    }
+
+    /// Switches readers back to the generation that they saw before the last switch. It was fed all the
+    /// time, so this takes moments.
+    ///
+    /// # Errors
+    /// If there is no such projection, or no earlier generation was kept.
+    pub async fn rollback(
+        &self,
+        name: &str,
+        options: RebuildOptions,
+    ) -> Result<Rebuild, ProjectionError> {
+        let generations = self.generations_of(name).await?;
+        let kept = |generation: &&Generation| generation.status == GenerationStatus::Kept;
+        match generations.iter().rev().find(kept) {
+            Some(target) => self.switch_to(target.clone(), options).await,
+            None => Err(refused(
+                name,
+                "has nothing to go back to: no earlier generation is kept".to_owned(),
+            )),
+        }
+    }
+
+    async fn switch_to(
+        &self,
+        target: Generation,
+        options: RebuildOptions,
+    ) -> Result<Rebuild, ProjectionError> {
+        let id = target.id;
+        let options = StoredOptions {
+            options: RebuildOptions { promote: true, ..options },
+            ..StoredOptions::default()
+        };
+        self.request(target, RebuildKind::Switch, Some(id), options).await
+    }
+
+    /// Drops every generation of a projection that readers do not see and nobody builds.
+    ///
+    /// # Errors
+    /// If there is no such projection, or nothing to drop.
+    pub async fn retire(&self, name: &str) -> Result<Retired, ProjectionError> {
+        let generations = self.generations_of(name).await?;
+        let open = self.backend().rebuilds(true, usize::MAX).await?;
+        let is_target = |id: i32| open.iter().any(|row| row.target == Some(id));
+        let unseen: Vec<Generation> =
+            generations.into_iter().filter(|g| !g.is_active && !is_target(g.id)).collect();
+        let leftovers = self.leftovers_of(name).await?;
+        if unseen.is_empty() && leftovers.is_empty() {
+            let message = "has nothing to retire: readers see all there is of it".to_owned();
+            return Err(refused(name, message));
+        }
+        self.remove(unseen.into_iter().chain(leftovers).collect(), &operator()).await
+    }
+
+    pub(crate) async fn leftovers_of(
+        &self,
+        name: &str,
+    ) -> Result<Vec<Generation>, ProjectionError> {
+        let mut left = self.backend().leftovers().await?;
+        left.retain(|g| g.name == name && g.namespace == self.options().namespace);
+        Ok(left)
+    }
+
+    async fn remove(
+        &self,
+        generations: Vec<Generation>,
+        actor: &str,
+    ) -> Result<Retired, ProjectionError> {
+        let mut retired = Retired { versions: Vec::new(), waits_for: Vec::new() };
+        for generation in generations {
+            let projector = self.hub().projector_of(&generation);
+            let actor = actor.to_owned();
+            match self.backend().remove_generation(generation.id, projector, actor).await? {
+                Removed::Done => retired.versions.push(generation.version),
+                Removed::Seen(by) => retired.waits_for.extend(by),
+            }
+        }
+        self.hub().has_moved();
+        Ok(retired)
+    }
+
+    /// Drops what is retired, as far as nobody sees it any more.
+    pub(crate) async fn remove_retired(
+        &self,
+        name: &str,
+        actor: &str,
+    ) -> Result<(), ProjectionError> {
+        let leftovers = self.leftovers_of(name).await?;
+        self.remove(leftovers, actor).await.map(drop)
+    }
+
+    /// Rebuilds that are open, and then the last that have ended.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn rebuilds(&self) -> Result<Vec<RebuildProgress>, ProjectionError> {
+        let mut rows = self.backend().rebuilds(true, usize::MAX).await?;
+        let recent = self.backend().rebuilds(false, ENDED_SHOWN).await?;
+        let ended = recent.into_iter().filter(|row| row.finished_at.is_some());
+        rows.extend(ended);
+        rows.retain(|row| row.namespace == self.options().namespace);
+        Ok(rows.into_iter().map(RebuildProgress::of).collect())
+    }
+
+    /// Lets a rebuild rest until [`Store::resume_rebuild`]; nothing is lost.
+    ///
+    /// # Errors
+    /// If no rebuild of this projection is open.
+    pub async fn pause_rebuild(&self, name: &str) -> Result<(), ProjectionError> {
+        self.steer(name, Wanted::Pause).await
+    }
+
+    /// Goes on with a rebuild that was paused.
+    ///
+    /// # Errors
+    /// If no rebuild of this projection is open.
+    pub async fn resume_rebuild(&self, name: &str) -> Result<(), ProjectionError> {
+        self.steer(name, Wanted::Run).await
+    }
+
+    /// Ends a rebuild that has not switched readers over yet. What was built is dropped.
+    ///
+    /// # Errors
+    /// If no rebuild of this projection is open, or there is no way back for it.
+    pub async fn cancel_rebuild(&self, name: &str) -> Result<(), ProjectionError> {
+        self.steer(name, Wanted::Cancel).await
+    }
+
+    async fn steer(&self, name: &str, wanted: Wanted) -> Result<(), ProjectionError> {
+        let generations = self.generations_of(name).await?;
+        let Some(row) = self.open_rebuild(name).await? else {
+            return Err(refused(name, "is not being rebuilt".to_owned()));
+        };
+        let seen = |id: i32| generations.iter().any(|g| g.id == id && g.is_active);
+        if wanted == Wanted::Cancel && row.target.is_some_and(seen) {
+            let message = match row.kind {
+                RebuildKind::InPlace => {
+                    "is being rebuilt in place, and what it held is gone: let the rebuild end, or \
+                     pause it"
+                }
+                _ => "has been switched over already; go back with `everfold rollback`",
+            };
+            return Err(refused(name, message.to_owned()));
+        }
+        match self.backend().steer_rebuild(row.id, wanted, operator()).await? {
+            true => Ok(()),
+            false => Err(refused(name, "is not being rebuilt any more".to_owned())),
+        }
+    }
+
+    async fn open_rebuild(&self, name: &str) -> Result<Option<RebuildRow>, StoreError> {
+        let open = self.backend().rebuilds(true, usize::MAX).await?;
+        let namespace = &self.options().namespace;
+        Ok(open.into_iter().find(|row| row.name == name && row.namespace == *namespace))
+    }
+
+    pub(crate) async fn rebuild_row(&self, id: i32) -> Result<Option<RebuildRow>, StoreError> {
+        let of_it = |rows: Vec<RebuildRow>| rows.into_iter().find(|row| row.id == id);
+        match of_it(self.backend().rebuilds(true, usize::MAX).await?) {
+            Some(row) => Ok(Some(row)),
+            None => Ok(of_it(self.backend().rebuilds(false, 1_000).await?)),
+        }
+    }
+
+    /// Puts the request down, or joins the one that is open, and works on it if the code is here.
+    pub(crate) async fn request(
+        &self,
+        wanted: Generation,
+        kind: RebuildKind,
+        target: Option<i32>,
+        options: StoredOptions,
+    ) -> Result<Rebuild, ProjectionError> {
+        let request = RebuildRequest {
+            namespace: wanted.namespace.clone(),
+            name: wanted.name.clone(),
+            kind,
+            version: wanted.version,
+            definition_hash: wanted.definition_hash.clone(),
+            target,
+            options,
+            requested_by: operator(),
+        };
+        let (row, joined) = self.backend().request_rebuild(request).await?;
+        let stop = CancellationToken::new();
+        let worker_name = format!("{}:{}", operator(), std::process::id());
+        let work = self.means(&row).await?.map(|means| {
+            let (store, row) = (self.clone(), row.clone());
+            let stop = stop.child_token();
+            tokio::spawn(store.work_on(row, means, worker_name, stop))
+        });
+        Ok(Rebuild::new(self.clone(), row, joined, stop, work))
+    }
+
+    /// What is here to work on a rebuild with, if it is enough.
+    pub(crate) async fn means(&self, row: &RebuildRow) -> Result<Option<Means>, StoreError> {
+        let projection = self.hub().definition(&row.namespace, &row.name, row.version);
+        let projection =
+            projection.filter(|known| known.definition.hash(self.kind()) == row.definition_hash);
+        if let Some(projection) = projection {
+            let (projector, projection) = (projection.projector.clone(), Some(projection));
+            return Ok(Some(Means { projector, projection }));
+        }
+        // To switch to a generation that is there, the database has the SQL.
+        let Some(target) = row.target else { return Ok(None) };
+        let generations = self.backend().generations().await?;
+        let target = generations.iter().find(|generation| generation.id == target);
+        let projector = target.and_then(|target| self.hub().projector_of(target));
+        Ok(projector.map(|projector| Means { projector, projection: None }))
+    }
+
+    /// Works on a rebuild whenever nobody else does, until it has ended.
+    async fn work_on(
+        self,
+        row: RebuildRow,
+        means: Means,
+        worker_name: String,
+        stop: CancellationToken,
+    ) {
+        loop {
+            match self.try_work(row.id, means.clone(), worker_name.clone(), stop.clone()).await {
+                Ok(Some(Ended::Finished)) => return,
+                Ok(_) => {}
+                Err(error) if error.is_transient() => {
+                    tracing::warn!(%error, "a rebuild could not be taken up, trying again");
+                }
+                Err(error) => {
+                    tracing::error!(%error, "a rebuild could not be taken up");
+                    return;
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(jitter(TRY_AGAIN)) => {}
+            }
+            match self.rebuild_row(row.id).await {
+                Ok(Some(row)) if row.finished_at.is_none() => {}
+                Ok(_) => return,
+                Err(error) => tracing::warn!(%error, "a rebuild could not be looked at"),
+            }
+        }
+    }
+
+    /// Takes a rebuild if nobody works on it, and works on it; `None` if somebody does.
+    pub(crate) async fn try_work(
+        &self,
+        rebuild: i32,
+        means: Means,
+        worker_name: String,
+        stop: CancellationToken,
+    ) -> Result<Option<Ended>, StoreError> {
+        let worker = Uuid::now_v7();
+        let take = self.backend().take_rebuild(rebuild, worker, worker_name.clone(), LEASE_TTL);
+        let Some(lease) = take.await? else { return Ok(None) };
+        let Some(row) = self.rebuild_row(rebuild).await? else { return Ok(None) };
+        let driver = Driver::new(self.clone(), row, lease, means, worker_name, stop.child_token());
+        Ok(Some(driver.run().await))
+    }
+
+    /// A generation of this version that a runner has filled for the better part.
+    async fn partly_built(&self, wanted: &Generation) -> Result<Option<i32>, ProjectionError> {
+        let states = self.backend().states().await?;
+        let mark = self.backend().heads().await?.mark;
+        let lowest = |state: &GenerationState| {
+            state.shards.iter().map(|shard| shard.position).min().unwrap_or(Position::START)
+        };
+        let goes_on = |state: &GenerationState| {
+            let generation = &state.generation;
+            !generation.is_active
+                && generation.status == GenerationStatus::Building
+                && generation.namespace == wanted.namespace
+                && generation.name == wanted.name
+                && generation.definition_hash == wanted.definition_hash
+                && lowest(state).0 > mark.0 / 2
+        };
+        Ok(states.iter().find(|state| goes_on(state)).map(|state| state.generation.id))
+    }
+
+    /// Settles everything that an inline projection owes, as far as no dead letter holds it.
+    ///
+    /// # Errors
+    /// If there is no such projection, or this process does not have its code.
+    pub async fn drain(&self, name: &str) -> Result<u64, ProjectionError> {
+        super::drain::drain(self, name).await
+    }
+}
+
+/// What is meant by rebuilding a projection: the newest version, unless it was rolled back from.
+fn to_build(generations: &[Generation]) -> &Generation {
+    let active = generations.iter().find(|generation| generation.is_active);
+    let newer = generations.iter().filter(|generation| {
+        generation.status != GenerationStatus::Kept
+            && active.is_none_or(|active| generation.version > active.version)
+    });
+    let newest = newer.max_by_key(|generation| (generation.version, generation.id));
+    newest.or(active).unwrap_or(&generations[generations.len() - 1])
+}
+
+fn refused(name: &str, message: String) -> ProjectionError {
+    ProjectionError::Refused { projection: name.to_owned(), message }
+}
