@@ -1,8 +1,12 @@
--- Every shard, with who holds a lease that has not expired, and whether it is to be run.
+-- Every shard, with who holds a lease that has not expired, and whether it is to be run. Without those
+-- that a rebuild fills and has not shown to readers: they are its worker's.
 -- Rows: generation, shard, owner or NULL, runnable; in this order.
 SELECT c.generation, c.shard,
        CASE WHEN c.expires_at > CAST(unixepoch('subsec') * 1000 AS INTEGER) THEN c.owner END,
        g.status IN ('building', 'active', 'rebuilding', 'kept')
   FROM everfold_checkpoints c
   JOIN everfold_generations g ON g.id = c.generation
+ WHERE NOT EXISTS (SELECT 1 FROM everfold_rebuilds r
+                    WHERE r.target = c.generation AND r.finished_at IS NULL
+                      AND r.flipped_at IS NULL)
  ORDER BY c.generation, c.shard

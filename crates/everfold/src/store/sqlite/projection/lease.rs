@@ -18,8 +18,7 @@ const RELEASE: &str = "UPDATE everfold_checkpoints SET owner = NULL, expires_at 
     WHERE generation = ?1 AND shard = ?2";
 const PROLONG: &str = "UPDATE everfold_checkpoints \
     SET expires_at = CAST(unixepoch('subsec') * 1000 AS INTEGER) + ?2 WHERE owner = ?1";
-const LIST_OWN: &str = "SELECT generation, shard, epoch, position FROM everfold_checkpoints \
-    WHERE owner = ?1 ORDER BY generation, shard";
+const LIST_OWN: &str = include_str!("../../../../sql/sqlite/statements/list_own_shards.sql");
 const DELETE_EXPIRED: &str = "DELETE FROM everfold_workers \
     WHERE expires_at <= CAST(unixepoch('subsec') * 1000 AS INTEGER)";
 const LIST_WORKERS: &str = "SELECT id, carries FROM everfold_workers ORDER BY id";
@@ -29,7 +28,10 @@ const DELETE_WORKER: &str = "DELETE FROM everfold_workers WHERE id = ?1";
 
 /// Says that the worker lives, prolongs its leases, takes and gives up what is due. Returns what it
 /// has then. The transaction holds the write lock.
-pub(super) fn tick(connection: &Connection, tick: &Tick) -> Result<Vec<Lease>, rusqlite::Error> {
+pub(in crate::store::sqlite) fn tick(
+    connection: &Connection,
+    tick: &Tick,
+) -> Result<Vec<Lease>, rusqlite::Error> {
     let worker = tick.worker.to_string();
     let ttl = i64::try_from(tick.lease_ttl.as_millis()).unwrap_or(i64::MAX);
     let carries = serde_json::to_string(&tick.carries).expect("a list of numbers is JSON");
@@ -97,7 +99,7 @@ fn shards(connection: &Connection) -> Result<Vec<Shard>, rusqlite::Error> {
 }
 
 /// An owner that is no UUID was put there by hand, and counts as nobody.
-pub(super) fn owner(
+pub(in crate::store::sqlite) fn owner(
     row: &rusqlite::Row<'_>,
     column: usize,
 ) -> Result<Option<Uuid>, rusqlite::Error> {

@@ -11,20 +11,20 @@
 //! nothing that it reads can go stale: there are no gates and no row locks here. Several processes
 //! may share the file; leases and epochs are what tells their runners apart.
 
-mod apply;
+pub(super) mod apply;
 mod documents;
 mod functions;
 mod inline;
-mod lease;
-mod names;
+pub(super) mod lease;
+pub(super) mod names;
 mod operate;
 mod plan;
-mod register;
-mod registry;
-mod states;
+pub(super) mod register;
+pub(super) mod registry;
+pub(super) mod states;
 mod switching;
-mod tables;
-mod unit;
+pub(super) mod tables;
+pub(super) mod unit;
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -61,7 +61,7 @@ use unit::SqliteUnit;
 
 /// Longest wait of an engine's transaction for another process: meanwhile appends wait too, and it
 /// can be tried again.
-const ENGINE_PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const ENGINE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What this handle knows of projections, for the thread that writes.
 pub(super) struct Projections {
@@ -99,7 +99,7 @@ impl Projections {
 
 impl SqliteStore {
     /// Reads on a connection of the pool.
-    fn ask<T: Send + 'static>(
+    pub(super) fn ask<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Connection) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> BoxFuture<'_, Result<T, StoreError>> {
@@ -107,7 +107,7 @@ impl SqliteStore {
     }
 
     /// Writes in a transaction of its own, behind appends that wait.
-    fn change<T: Send + 'static>(
+    pub(super) fn change<T: Send + 'static>(
         &self,
         write: impl FnOnce(&Connection) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> BoxFuture<'_, Result<T, StoreError>> {

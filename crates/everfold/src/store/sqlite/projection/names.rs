@@ -1,22 +1,22 @@
 //! Names and texts inside SQL, and what the tables of a generation are called.
 
 /// A name in quotes, whatever it holds.
-pub(super) fn identifier(name: &str) -> String {
+pub(in crate::store::sqlite) fn identifier(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 /// A text in quotes, whatever it holds.
-pub(super) fn literal(text: &str) -> String {
+pub(in crate::store::sqlite) fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
 /// The prefix of the tables and indexes of a generation.
-pub(super) fn home(generation: i32) -> String {
+pub(in crate::store::sqlite) fn home(generation: i32) -> String {
     format!("g{generation}_")
 }
 
 /// The view that readers use.
-pub(super) fn view(namespace: &str, table: &str) -> String {
+pub(in crate::store::sqlite) fn view(namespace: &str, table: &str) -> String {
     match namespace {
         "" => format!("read_model_{table}"),
         namespace => format!("read_model_{namespace}_{table}"),

@@ -13,7 +13,7 @@ use crate::projection::Projection;
 use crate::projection::builder::check;
 use crate::projection::definition::{Body, Definition, Lifecycle};
 use crate::projection::differences;
-use crate::projection::generation::{GenerationStatus, SystemMessage};
+use crate::projection::generation::{Generation, GenerationStatus, SystemMessage};
 use crate::projection::operator::operator;
 use crate::projection::registry::{built_beside, needs_backfill};
 use crate::store::sqlite::error::store_error;
@@ -24,9 +24,11 @@ const FIND_PROJECTION: &str =
     "SELECT id FROM everfold_projections WHERE namespace = ?1 AND name = ?2";
 const INSERT_PROJECTION: &str =
     "INSERT INTO everfold_projections (namespace, name) VALUES (?1, ?2) RETURNING id";
-const LIST_VERSIONS: &str = "SELECT id, version, definition_hash, definition \
-    FROM everfold_generations WHERE projection = ?1 AND status <> 'retired' \
-    ORDER BY version DESC, id DESC";
+/// Of several generations of a version the one that readers see is the first, then the newest.
+const LIST_VERSIONS: &str = "SELECT g.id, g.version, g.definition_hash, g.definition \
+    FROM everfold_generations g JOIN everfold_projections p ON p.id = g.projection \
+    WHERE p.id = ?1 AND g.status <> 'retired' \
+    ORDER BY g.version DESC, g.id IS p.active_generation DESC, g.id DESC";
 const INSERT_GENERATION: &str =
     include_str!("../../../../sql/sqlite/statements/insert_generation.sql");
 const NAME_HOME: &str = "UPDATE everfold_generations SET home = ?2, tables = ?3 WHERE id = ?1";
@@ -48,18 +50,16 @@ struct Known {
 }
 
 /// Finds the generation of a projection, or makes it. The transaction holds the write lock.
-pub(super) fn register(
+pub(in crate::store::sqlite) fn register(
     connection: &Connection,
     projection: &Projection,
 ) -> Result<Registration, ProjectionError> {
     let definition = &projection.definition;
-    check(definition).map_err(|message| ProjectionError::Invalid {
-        projection: definition.name.clone(),
-        message,
-    })?;
+    check_rules(definition)?;
     let id = projection_id(connection, definition).map_err(store_error)?;
     let known = known(connection, id).map_err(store_error)?;
     if let Some(same) = known.iter().find(|known| known.version == definition.version) {
+        check_same(definition, same)?;
         return found(connection, definition, same);
     }
     let newest = known.first().map(|newest| newest.version);
@@ -67,8 +67,35 @@ pub(super) fn register(
         let (projection, version) = (definition.name.clone(), definition.version);
         return Err(ProjectionError::Older { projection, version, registered });
     }
-    let generation = create(connection, projection, id, newest)?;
+    let (status, reason) = first_status(connection, definition, newest).map_err(store_error)?;
+    let generation = create(connection, projection, id, status, reason.as_deref())?;
     Ok(Registration { generation: reread(connection, generation)?, created: true })
+}
+
+/// Makes one more generation of a projection, to be filled by a rebuild. Its version may be there
+/// already, and must be the same then. The transaction holds the write lock.
+pub(in crate::store::sqlite) fn make_another(
+    connection: &Connection,
+    projection: &Projection,
+    reason: &str,
+) -> Result<Generation, ProjectionError> {
+    let definition = &projection.definition;
+    check_rules(definition)?;
+    let id = projection_id(connection, definition).map_err(store_error)?;
+    let known = known(connection, id).map_err(store_error)?;
+    for same in known.iter().filter(|known| known.version == definition.version) {
+        check_same(definition, same)?;
+    }
+    let building = GenerationStatus::Building;
+    let generation = create(connection, projection, id, building, Some(reason))?;
+    Ok(reread(connection, generation)?)
+}
+
+fn check_rules(definition: &Definition) -> Result<(), ProjectionError> {
+    check(definition).map_err(|message| ProjectionError::Invalid {
+        projection: definition.name.clone(),
+        message,
+    })
 }
 
 fn projection_id(connection: &Connection, definition: &Definition) -> Result<i32, rusqlite::Error> {
@@ -96,19 +123,24 @@ fn known(connection: &Connection, projection: i32) -> Result<Vec<Known>, rusqlit
     connection.prepare_cached(LIST_VERSIONS)?.query_map([projection], known)?.collect()
 }
 
-/// The version is there already: it must be the same one. Settings may differ, and are taken over.
+/// The version is there already: it must be the same one.
+fn check_same(definition: &Definition, known: &Known) -> Result<(), ProjectionError> {
+    if known.hash == definition.hash(StoreKind::Sqlite) {
+        return Ok(());
+    }
+    Err(ProjectionError::Changed {
+        projection: definition.name.clone(),
+        version: definition.version,
+        what: differences::between(&known.definition, &definition.content(StoreKind::Sqlite)),
+    })
+}
+
+/// The same version is there already. Settings may differ, and are taken over.
 fn found(
     connection: &Connection,
     definition: &Definition,
     known: &Known,
 ) -> Result<Registration, ProjectionError> {
-    if known.hash != definition.hash(StoreKind::Sqlite) {
-        return Err(ProjectionError::Changed {
-            projection: definition.name.clone(),
-            version: definition.version,
-            what: differences::between(&known.definition, &definition.content(StoreKind::Sqlite)),
-        });
-    }
     let settings = json!(definition.settings);
     if known.definition["settings"] != settings {
         change_settings(connection, definition, known, &settings).map_err(store_error)?;
@@ -137,13 +169,13 @@ fn create(
     connection: &Connection,
     projection: &Projection,
     projection_id: i32,
-    newest: Option<u32>,
+    status: GenerationStatus,
+    reason: Option<&str>,
 ) -> Result<i32, ProjectionError> {
     let definition = &projection.definition;
-    let (status, reason) = first_status(connection, definition, newest).map_err(store_error)?;
-    let id = insert(connection, definition, projection_id, status, reason.as_deref())
-        .map_err(store_error)?;
+    let id = insert(connection, definition, projection_id, status, reason).map_err(store_error)?;
     let home = home(id);
+    tables::check_prefix(connection, definition, &home)?;
     let tables = tables::create(connection, projection, &home)?;
     check_free(connection, definition, projection_id, &tables)?;
     let finish = || -> Result<(), rusqlite::Error> {
@@ -265,10 +297,7 @@ fn message_of(generation: i32, kind: &'static str, message: String) -> SystemMes
     SystemMessage { generation: Some(generation), kind, position: None, key: None, actor, message }
 }
 
-fn reread(
-    connection: &Connection,
-    id: i32,
-) -> Result<crate::projection::generation::Generation, StoreError> {
+fn reread(connection: &Connection, id: i32) -> Result<Generation, StoreError> {
     let found = registry::find(connection, id).map_err(store_error)?;
     found.ok_or_else(|| {
         StoreError::new(StoreErrorKind::Other, format!("generation {id} is not in the registry"))

@@ -15,7 +15,7 @@ pub(super) fn generations(connection: &Connection) -> Result<Vec<Generation>, ru
 }
 
 /// One generation, unless it is retired.
-pub(super) fn find(
+pub(in crate::store::sqlite) fn find(
     connection: &Connection,
     id: i32,
 ) -> Result<Option<Generation>, rusqlite::Error> {
@@ -56,7 +56,7 @@ pub(super) fn generation(row: &Row<'_>) -> Result<Generation, rusqlite::Error> {
 }
 
 /// A word that the tables hold for one of ours.
-pub(super) fn word<T>(
+pub(in crate::store::sqlite) fn word<T>(
     row: &Row<'_>,
     column: usize,
     known: impl FnOnce(&str) -> Option<T>,
@@ -68,7 +68,7 @@ pub(super) fn word<T>(
 }
 
 /// A value that the tables hold as JSON.
-pub(super) fn json_or_null<T: serde::de::DeserializeOwned>(
+pub(in crate::store::sqlite) fn json_or_null<T: serde::de::DeserializeOwned>(
     row: &Row<'_>,
     column: usize,
 ) -> Result<Option<T>, rusqlite::Error> {
@@ -76,7 +76,7 @@ pub(super) fn json_or_null<T: serde::de::DeserializeOwned>(
     serde_json::from_str(text).map(Some).map_err(|error| unknown(column, error))
 }
 
-pub(super) fn unknown(
+pub(in crate::store::sqlite) fn unknown(
     column: usize,
     error: impl Into<Box<dyn std::error::Error + Send + Sync>>,
 ) -> rusqlite::Error {

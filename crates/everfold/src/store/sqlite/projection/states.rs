@@ -117,11 +117,14 @@ fn recorded_at(
     statement.query_row([position], |row| read::parsed(row, 0)).optional()
 }
 
-pub(super) fn count(row: &Row<'_>, column: usize) -> Result<u64, rusqlite::Error> {
+pub(in crate::store::sqlite) fn count(
+    row: &Row<'_>,
+    column: usize,
+) -> Result<u64, rusqlite::Error> {
     Ok(row.get::<_, i64>(column)?.unsigned_abs())
 }
 
-pub(super) fn time_or_null(
+pub(in crate::store::sqlite) fn time_or_null(
     row: &Row<'_>,
     column: usize,
 ) -> Result<Option<Timestamp>, rusqlite::Error> {

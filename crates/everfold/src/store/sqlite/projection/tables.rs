@@ -1,7 +1,7 @@
 //! The tables of a generation: made by its scripts, by the engine or by its handler, and shown to
 //! readers by views.
 
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension};
 
 use super::apply::{guarded, offset, sqlite_handler};
 use super::documents;
@@ -16,8 +16,29 @@ use crate::store::sqlite::error::{said, store_error};
 
 const LIST_TABLES: &str = "SELECT substr(name, length(?1) + 1) FROM sqlite_schema \
     WHERE type = 'table' AND substr(name, 1, length(?1)) = ?1 ORDER BY name";
+const FIND_PREFIX: &str = "SELECT name FROM sqlite_schema \
+    WHERE substr(name, 1, length(?1)) = ?1 COLLATE NOCASE LIMIT 1";
 const LIST_COLUMNS: &str = "SELECT name FROM pragma_table_info(?1) ORDER BY cid";
 const IS_THERE: &str = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = ?1 COLLATE NOCASE)";
+
+/// Whatever has the prefix of a generation is dropped with it, so nothing else may have it.
+pub(super) fn check_prefix(
+    connection: &Connection,
+    definition: &Definition,
+    home: &str,
+) -> Result<(), ProjectionError> {
+    let there = connection.query_row(FIND_PREFIX, [home], |row| row.get::<_, String>(0)).optional();
+    match there.map_err(store_error)? {
+        None => Ok(()),
+        Some(name) => {
+            let message = format!(
+                "the file has something called {name} already, where names that begin with {home} are \
+                 to be those of this read model; rename it"
+            );
+            Err(invalid(definition, message))
+        }
+    }
+}
 
 /// Makes the tables and returns their names, without the prefix.
 pub(super) fn create(

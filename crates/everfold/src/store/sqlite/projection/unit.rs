@@ -389,7 +389,7 @@ pub(super) fn take_skips_of(
 }
 
 /// Writes a system message.
-pub(super) fn record(
+pub(in crate::store::sqlite) fn record(
     connection: &Connection,
     message: &SystemMessage,
 ) -> Result<(), rusqlite::Error> {

@@ -1,25 +1,133 @@
-//! Rebuilds on this store.
+//! Rebuilds on this store: the same meaning as on PostgreSQL, with simpler means.
+//!
+//! ```text
+//!   request, steer ──> rows          who asked for what
+//!   take, beat, end ─> lease         who works on it; with it come the target's checkpoints
+//!   make ────────────> target        one more generation, empty
+//!   remove ──────────> remove        its tables, a little at a time
+//! ```
+//!
+//! History is applied in batches, as by a runner, so that no transaction keeps appends waiting for long.
+//! There are no gates: whoever switches holds the write lock, and so no append is under way.
 
 mod facts;
+mod lease;
+mod rows;
+mod target;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
+use rusqlite::Connection;
+use uuid::Uuid;
 
 use super::SqliteStore;
-use crate::error::StoreError;
+use super::connection::in_transaction;
+use super::error::store_error;
+use super::projection::ENGINE_PATIENCE;
+use crate::error::{ProjectionError, StoreError};
+use crate::projection::Projection;
+use crate::projection::generation::{Generation, Lease};
+use crate::projection::projector::ApplyError;
+use crate::rebuild::row::{RebuildFigures, RebuildLease, RebuildRequest, RebuildRow, Wanted};
 use crate::store::{Counted, GenerationFacts, RebuildBackend};
 
 impl RebuildBackend for SqliteStore {
+    fn request_rebuild(
+        &self,
+        request: RebuildRequest,
+    ) -> BoxFuture<'_, Result<(RebuildRow, bool), StoreError>> {
+        let work = move |connection: &Connection| {
+            in_transaction(connection, ENGINE_PATIENCE, |connection| {
+                rows::request(connection, &request)
+            })
+        };
+        async move { self.writer.run_job(work).await? }.boxed()
+    }
+
+    fn rebuilds(
+        &self,
+        open: bool,
+        max: usize,
+    ) -> BoxFuture<'_, Result<Vec<RebuildRow>, StoreError>> {
+        self.ask(move |connection| rows::list(connection, None, open, max))
+    }
+
+    fn take_rebuild(
+        &self,
+        rebuild: i32,
+        worker: Uuid,
+        worker_name: String,
+        ttl: Duration,
+    ) -> BoxFuture<'_, Result<Option<RebuildLease>, StoreError>> {
+        self.change(move |connection| lease::take(connection, rebuild, worker, &worker_name, ttl))
+    }
+
+    fn beat_rebuild(
+        &self,
+        lease: RebuildLease,
+        ttl: Duration,
+        figures: RebuildFigures,
+    ) -> BoxFuture<'_, Result<Option<RebuildRow>, StoreError>> {
+        self.change(move |connection| lease::beat(connection, lease, ttl, &figures))
+    }
+
+    fn leave_rebuild(&self, lease: RebuildLease) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.change(move |connection| lease::leave(connection, lease))
+    }
+
+    fn steer_rebuild(
+        &self,
+        rebuild: i32,
+        wanted: Wanted,
+        actor: String,
+    ) -> BoxFuture<'_, Result<bool, StoreError>> {
+        self.change(move |connection| rows::steer(connection, rebuild, wanted, &actor))
+    }
+
+    fn end_rebuild(
+        &self,
+        lease: RebuildLease,
+        figures: RebuildFigures,
+        actor: String,
+    ) -> BoxFuture<'_, Result<bool, StoreError>> {
+        self.change(move |connection| lease::end(connection, lease, &figures, &actor))
+    }
+
+    fn make_target(
+        &self,
+        lease: RebuildLease,
+        projection: Projection,
+    ) -> BoxFuture<'_, Result<Generation, ProjectionError>> {
+        let patience = self.options.request_timeout;
+        let work = move |connection: &Connection| {
+            in_transaction(connection, patience, |connection| {
+                target::make(connection, lease, &projection)
+            })
+        };
+        async move { self.writer.run(work).await? }.boxed()
+    }
+
+    fn target_leases(&self, lease: RebuildLease) -> BoxFuture<'_, Result<Vec<Lease>, ApplyError>> {
+        let work = move |connection: &Connection| {
+            in_transaction(connection, ENGINE_PATIENCE, |connection| {
+                let leases = lease::target_leases(connection, lease).map_err(store_error)?;
+                leases.ok_or(ApplyError::LeaseLost)
+            })
+        };
+        async move { self.writer.run_job(work).await? }.boxed()
+    }
+
     fn generation_facts(&self) -> BoxFuture<'_, Result<Vec<GenerationFacts>, StoreError>> {
-        self.pool.read(facts::generation_facts).boxed()
+        self.ask(facts::generation_facts)
     }
 
     fn count_events(
         &self,
         types: Option<Vec<String>>,
     ) -> BoxFuture<'_, Result<Counted, StoreError>> {
-        let count = move |connection: &rusqlite::Connection| {
-            facts::count_events(connection, types.as_deref())
-        };
-        self.pool.read(count).boxed()
+        self.ask(move |connection| facts::count_events(connection, types.as_deref()))
     }
 }

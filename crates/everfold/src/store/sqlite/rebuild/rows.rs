@@ -1,0 +1,179 @@
+//! Rebuilds as the table has them: asking for one, looking at them, and saying what is wanted of one.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::lease;
+use crate::Position;
+use crate::error::{StoreError, StoreErrorKind};
+use crate::projection::generation::SystemMessage;
+use crate::rebuild::row::{
+    RebuildFigures, RebuildKind, RebuildPhase, RebuildRequest, RebuildRow, Wanted,
+};
+use crate::store::sqlite::error::store_error;
+use crate::store::sqlite::projection::lease::owner;
+use crate::store::sqlite::projection::registry::{json_or_null, word};
+use crate::store::sqlite::projection::states::{count, time_or_null};
+use crate::store::sqlite::projection::unit::record;
+use crate::store::sqlite::read::parsed;
+
+const LIST: &str = include_str!("../../../../sql/sqlite/statements/list_rebuilds.sql");
+const REQUEST: &str = include_str!("../../../../sql/sqlite/statements/request_rebuild.sql");
+const FIND_PROJECTION: &str =
+    "SELECT id FROM everfold_projections WHERE namespace = ?1 AND name = ?2";
+const FIND_OPEN: &str =
+    "SELECT id FROM everfold_rebuilds WHERE projection = ?1 AND finished_at IS NULL";
+const WANT: &str = "UPDATE everfold_rebuilds SET wanted = ?2 WHERE id = ?1 AND finished_at IS NULL";
+const IS_READ: &str =
+    "SELECT EXISTS (SELECT 1 FROM everfold_projections WHERE active_generation = ?1)";
+
+/// Rebuilds, the newest first.
+pub(super) fn list(
+    connection: &Connection,
+    rebuild: Option<i32>,
+    open: bool,
+    max: usize,
+) -> Result<Vec<RebuildRow>, rusqlite::Error> {
+    let max = i64::try_from(max).unwrap_or(i64::MAX);
+    connection.prepare_cached(LIST)?.query_map((rebuild, open, max), row)?.collect()
+}
+
+/// One rebuild, if there is one with this number.
+pub(super) fn find(
+    connection: &Connection,
+    rebuild: i32,
+) -> Result<Option<RebuildRow>, rusqlite::Error> {
+    Ok(list(connection, Some(rebuild), false, 1)?.pop())
+}
+
+/// Columns in the order of `list_rebuilds.sql`.
+fn row(row: &Row<'_>) -> Result<RebuildRow, rusqlite::Error> {
+    Ok(RebuildRow {
+        id: row.get(0)?,
+        namespace: row.get(1)?,
+        name: row.get(2)?,
+        kind: word(row, 3, RebuildKind::from_stored)?,
+        version: row.get(4)?,
+        definition_hash: row.get(5)?,
+        target: row.get(6)?,
+        source: row.get(7)?,
+        phase: word(row, 8, RebuildPhase::from_stored)?,
+        options: json_or_null(row, 9)?.unwrap_or_default(),
+        cutoff: Position::from_stored(row.get(10)?),
+        events_done: count(row, 11)?,
+        events_total: count(row, 12)?,
+        message: row.get(13)?,
+        wanted: word(row, 14, Wanted::from_stored)?,
+        epoch: row.get(15)?,
+        owner: owner(row, 16)?,
+        owner_name: row.get(17)?,
+        is_owned: row.get(18)?,
+        requested_by: row.get(19)?,
+        requested_at: parsed(row, 20)?,
+        flipped_at: time_or_null(row, 21)?,
+        finished_at: time_or_null(row, 22)?,
+    })
+}
+
+/// Asks for a rebuild, or finds the one that is open (`true`). The transaction holds the write lock.
+pub(super) fn request(
+    connection: &Connection,
+    request: &RebuildRequest,
+) -> Result<(RebuildRow, bool), StoreError> {
+    let ask = || -> Result<Option<(RebuildRow, bool)>, rusqlite::Error> {
+        let names = (&request.namespace, &request.name);
+        let projection: Option<i32> = connection
+            .prepare_cached(FIND_PROJECTION)?
+            .query_row(names, |row| row.get(0))
+            .optional()?;
+        let Some(projection) = projection else { return Ok(None) };
+        let open: Option<i32> = connection
+            .prepare_cached(FIND_OPEN)?
+            .query_row([projection], |row| row.get(0))
+            .optional()?;
+        let id = match open {
+            Some(id) => id,
+            None => insert(connection, projection, request)?,
+        };
+        Ok(find(connection, id)?.map(|row| (row, open.is_some())))
+    };
+    ask().map_err(store_error)?.ok_or_else(|| {
+        let message = format!("there is no projection \"{}\" to rebuild", request.name);
+        StoreError::new(StoreErrorKind::Missing, message)
+    })
+}
+
+fn insert(
+    connection: &Connection,
+    projection: i32,
+    request: &RebuildRequest,
+) -> Result<i32, rusqlite::Error> {
+    let options = serde_json::to_string(&request.options).expect("options are JSON");
+    let id = connection.prepare_cached(REQUEST)?.query_row(
+        params![
+            projection,
+            request.kind.as_str(),
+            request.version,
+            request.definition_hash,
+            request.target,
+            options,
+            request.requested_by,
+        ],
+        |row| row.get(0),
+    )?;
+    if let Some(row) = find(connection, id)? {
+        say(connection, &row, &request.requested_by, "was asked for")?;
+    }
+    Ok(id)
+}
+
+/// Writes down what happened to a rebuild.
+pub(super) fn say(
+    connection: &Connection,
+    row: &RebuildRow,
+    actor: &str,
+    what: &str,
+) -> Result<(), rusqlite::Error> {
+    let RebuildRow { id, kind, version, .. } = row;
+    let message = SystemMessage {
+        generation: row.target.or(row.source),
+        kind: "rebuild",
+        position: None,
+        key: None,
+        actor: actor.to_owned(),
+        message: format!("rebuild {id} ({kind}, version {version}) {what}"),
+    };
+    record(connection, &message)
+}
+
+/// Notes what an operator wants of a rebuild; `false` if it has ended. One that nobody works on is
+/// cancelled at once, unless readers see its target: then somebody has to finish what was begun. The
+/// transaction holds the write lock.
+pub(super) fn steer(
+    connection: &Connection,
+    rebuild: i32,
+    wanted: Wanted,
+    actor: &str,
+) -> Result<bool, rusqlite::Error> {
+    if connection.prepare_cached(WANT)?.execute((rebuild, wanted.as_str()))? == 0 {
+        return Ok(false);
+    }
+    let Some(row) = find(connection, rebuild)? else { return Ok(false) };
+    let is_read =
+        connection.prepare_cached(IS_READ)?.query_row([row.target], |row| row.get::<_, bool>(0))?;
+    if wanted == Wanted::Cancel && !row.is_owned && row.flipped_at.is_none() && !is_read {
+        let figures = RebuildFigures {
+            phase: Some(RebuildPhase::Cancelled),
+            events_done: row.events_done,
+            events_total: row.events_total,
+            message: Some(format!("cancelled by {actor}")),
+        };
+        return lease::finish(connection, &row, &figures, actor);
+    }
+    let what = match wanted {
+        Wanted::Run => "is to go on",
+        Wanted::Pause => "is to pause",
+        Wanted::Cancel => "is to be cancelled",
+    };
+    say(connection, &row, actor, what)?;
+    Ok(true)
+}
