@@ -1,6 +1,9 @@
 -- Revision 3: rebuilds and their progress, snapshots of read models, verifications.
 --
--- Locks: creates new objects only, so it waits for nobody and nobody waits for it.
+-- Locks: creates new objects, and adds a column to everfold.generations, for which appends wait a moment.
+
+-- Whether indexes and constraints of its tables are still to be made: they come after history was copied.
+ALTER TABLE everfold.generations ADD COLUMN indexes_deferred boolean NOT NULL DEFAULT false;
 
 -- One rebuild, or another switch of what readers see. Cold but for its progress; appends never read it.
 CREATE TABLE everfold.rebuilds (

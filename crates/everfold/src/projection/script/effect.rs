@@ -57,6 +57,12 @@ impl Statement {
         Some(Created { what, name, in_read_model: false, range: start..token.end })
     }
 
+    /// Whether it creates an index that is not unique.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "PostgreSQL alone needs it"))]
+    pub(crate) fn creates_plain_index(&self) -> bool {
+        self.keyword() == "CREATE" && self.word(1) == "INDEX"
+    }
+
     /// What kind of thing is created, in upper case: `TABLE`, `MATERIALIZED`, `FUNCTION` …
     pub(super) fn creates(&self) -> String {
         self.word(self.creates_at())

@@ -116,7 +116,9 @@ fn place_in(database: &DbError) -> Option<(&str, u32)> {
 fn line_in(context: &str) -> Option<u32> {
     let ours = context.lines().find(|line| {
         line.starts_with("PL/pgSQL function everfold_")
-            && [".apply(", ".apply_event(", ".apply_range("].iter().any(|name| line.contains(name))
+            && [".apply(", ".apply_event(", ".apply_range(", ".apply_part("]
+                .iter()
+                .any(|name| line.contains(name))
     })?;
     let number = ours.split_once(") line ")?.1;
     number.split(' ').next()?.parse().ok()

@@ -11,6 +11,9 @@ use crate::projection::script::{Script, ScriptError, Scripts, SqlUpcaster, State
 const COLUMNS: &str =
     "position, stream_id, version, type, schema_version, data, metadata, id, recorded_at";
 
+/// One more than the highest hash of a key.
+pub(in crate::store::postgres) const HASHES: i64 = 1 << 32;
+
 /// Which events a batch has, and the parameters that say so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store::postgres) enum Events {
@@ -20,6 +23,9 @@ pub(in crate::store::postgres) enum Events {
     Positions,
     /// `$1` everfold.events: one event, as an append has it at hand.
     One,
+    /// A part of history: `$1` up_to bigint, and keys whose hash is in `$2` low bigint to `$3` high
+    /// bigint, this one not among them.
+    Part,
 }
 
 impl Events {
@@ -28,6 +34,7 @@ impl Events {
             Events::Range => "bigint, bigint, integer",
             Events::Positions => "bigint[]",
             Events::One => "everfold.events",
+            Events::Part => "bigint, bigint, bigint",
         }
     }
 
@@ -36,6 +43,7 @@ impl Events {
             Events::Range => "apply_range",
             Events::Positions => "apply",
             Events::One => "apply_event",
+            Events::Part => "apply_part",
         }
     }
 }
@@ -54,7 +62,8 @@ pub(in crate::store::postgres) fn create(
 ) -> String {
     // The rare types of a long range need another plan than the same types in a short one.
     let plans = match events {
-        Events::Range => " SET plan_cache_mode = force_custom_plan",
+        // In the plan of a part that is all of history, nothing is left of the hash.
+        Events::Range | Events::Part => " SET plan_cache_mode = force_custom_plan",
         // For some values the server would make a plan in every call, which costs an append more
         // than all the rest of an inline projection.
         Events::Positions | Events::One => " SET plan_cache_mode = force_generic_plan",
@@ -114,6 +123,7 @@ fn batch(definition: &Definition, upcasters: &[SqlUpcaster], events: Events) -> 
         Events::Range => {
             ("everfold.events e", vec!["e.position > $1 AND e.position <= $2".to_owned()])
         }
+        Events::Part => ("everfold.events e", vec!["e.position <= $1".to_owned()]),
         // Each is looked up by its position: the only plan there is. A session keeps its plan, and
         // one that it makes while the table is empty, or that looks for the types too, would read
         // every event. They come in the order of the list, which rises.
@@ -135,25 +145,39 @@ fn batch(definition: &Definition, upcasters: &[SqlUpcaster], events: Events) -> 
     if conditions.is_empty() {
         conditions.push("true".to_owned());
     }
-    let order = if events == Events::Range { " ORDER BY position" } else { "" };
+    let order = match events {
+        Events::Range | Events::Part => " ORDER BY position",
+        Events::Positions | Events::One => "",
+    };
     let events = format!("SELECT {COLUMNS} FROM {from} WHERE {}", conditions.join(" AND "));
     format!("{}{order}", upcast(events, upcasters))
 }
 
-/// Which events are of the shard. One without a key is refused, whichever shard meets it; the job
-/// that then looks at each event leaves it to the first shard.
+/// Which events are of the shard, or of the part. One without a key is refused, whoever meets it; the
+/// job that then looks at each event leaves it to the first shard.
 fn key_condition(definition: &Definition, events: Events) -> Option<String> {
-    let sharded = (events == Events::Range && definition.shards > 1).then_some(definition.shards);
-    let Key::Fields(fields) = &definition.key else {
-        return sharded.map(|shards| format!("everfold.shard_of(e.stream_id, {shards}) = $3"));
+    let (key, has_key) = match &definition.key {
+        Key::Fields(fields) => {
+            let key = key(fields);
+            let names: Vec<String> = fields.iter().map(ToString::to_string).collect();
+            let names = literal(&names.join(", "));
+            let key = format!("coalesce({key}, everfold.refuse_key({names}, e.position))");
+            (key.clone(), Some(format!("{key} IS NOT NULL")))
+        }
+        Key::Stream | Key::Code => ("e.stream_id".to_owned(), None),
     };
-    let key = key(fields);
-    let names: Vec<String> = fields.iter().map(ToString::to_string).collect();
-    let refusal = format!("everfold.refuse_key({}, e.position)", literal(&names.join(", ")));
-    Some(match sharded {
-        Some(shards) => format!("everfold.shard_of(coalesce({key}, {refusal}), {shards}) = $3"),
-        None => format!("coalesce({key}, {refusal}) IS NOT NULL"),
-    })
+    match events {
+        Events::Range if definition.shards > 1 => {
+            Some(format!("everfold.shard_of({key}, {}) = $3", definition.shards))
+        }
+        Events::Part => Some(format!(
+            "CASE WHEN $2 = 0 AND $3 = {HASHES} THEN {} \
+             ELSE (hashtext({key})::bigint & {}) BETWEEN $2 AND $3 - 1 END",
+            has_key.as_deref().unwrap_or("true"),
+            HASHES - 1,
+        )),
+        _ => has_key,
+    }
 }
 
 /// The key of an event of `e`, as `Key::of` has it.

@@ -11,6 +11,7 @@
 //! ```
 
 pub(super) mod apply;
+pub(super) mod deferred;
 pub(super) mod documents;
 pub(super) mod functions;
 pub(super) mod gates;

@@ -9,7 +9,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::registry::{LIST_GENERATIONS, generation};
-use super::tables::{Making, Roles, check_free};
+use super::tables::{Indexes, Making, Roles, check_free};
 use super::transaction::{begin, finish};
 use super::unit::{PostgresUnit, statement};
 use super::{gates, names};
@@ -223,7 +223,7 @@ async fn create(
     let projection_id = projection_id(unit, definition).await?;
     let id = insert(unit, definition, projection_id).await?;
     let home = names::home(id, &definition.name);
-    let mut making = Making { unit, projection, home: &home, roles: &roles };
+    let mut making = Making { unit, projection, home: &home, roles: &roles, indexes: Indexes::Now };
     let tables = making.create().await?;
     check_free(making.unit, definition, projection_id, &tables).await?;
     let (status, reason) = first_status(making.unit, definition, newest).await?;

@@ -8,8 +8,9 @@ use tokio_postgres::error::ErrorPosition;
 use tokio_postgres::types::Type;
 
 use super::apply::chain;
+use super::deferred;
 use super::functions::{self, Events};
-use super::names::{path, quoted, readers, table};
+use super::names::{quoted, readers, table};
 use super::unit::PostgresUnit;
 use crate::error::{ProjectionError, StoreError, StoreErrorKind};
 use crate::projection::Projection;
@@ -62,12 +63,23 @@ impl Roles {
     }
 }
 
+/// When the indexes are made that nothing needs while history is copied: those of `create.sql` that are
+/// not unique, and all of a document table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::store::postgres) enum Indexes {
+    Now,
+    /// After the copy, which whoever makes the generation notes in it (`indexes_deferred`).
+    #[allow(dead_code, reason = "being built")]
+    Later,
+}
+
 /// A generation whose schema is being made.
 pub(in crate::store::postgres) struct Making<'u, 'a> {
     pub(in crate::store::postgres) unit: &'u mut PostgresUnit<'a>,
     pub(in crate::store::postgres) projection: &'u Projection,
     pub(in crate::store::postgres) home: &'u str,
     pub(in crate::store::postgres) roles: &'u Roles,
+    pub(in crate::store::postgres) indexes: Indexes,
 }
 
 impl Making<'_, '_> {
@@ -113,9 +125,19 @@ impl Making<'_, '_> {
         let name = &projection.definition.name;
         self.run("SET LOCAL search_path = pg_catalog, pg_temp").await?;
         let parts = |script: &Script| script.statements().map_err(|error| error.of(name, script));
-        for statement in parts(&scripts.create)? {
+        let create = parts(&scripts.create)?;
+        let later = deferred::statements(&create);
+        for (place, statement) in create.iter().enumerate() {
             let sql = statement.map_tables(|name| table(self.home, name));
-            self.try_statement(&scripts.create, &statement, &sql).await?;
+            if self.indexes == Indexes::Later && later.contains(&place) {
+                // A mistake in it is to be found now, not when everything else is done.
+                self.run("SAVEPOINT everfold_index").await?;
+                self.try_statement(&scripts.create, statement, &sql).await?;
+                let undo = "ROLLBACK TO SAVEPOINT everfold_index; RELEASE SAVEPOINT everfold_index";
+                self.run(undo).await?;
+            } else {
+                self.try_statement(&scripts.create, statement, &sql).await?;
+            }
         }
         for upcaster in &scripts.upcasters {
             let sql = functions::check_upcaster(&upcaster.expression.text);
@@ -136,7 +158,7 @@ impl Making<'_, '_> {
     ) -> Result<(), ProjectionError> {
         let definition = &self.projection.definition;
         let file = scripts.apply.file_in_project();
-        for events in [Events::Range, Events::Positions, Events::One] {
+        for events in [Events::Range, Events::Positions, Events::One, Events::Part] {
             let mut made = Vec::new();
             for statement in statements {
                 let sql = functions::statement(definition, scripts, self.home, statement, events)
@@ -162,14 +184,21 @@ impl Making<'_, '_> {
     }
 
     async fn create_documents(&mut self, indexes: &[String]) -> Result<(), ProjectionError> {
-        let name = table(self.home, &self.definition().name);
+        let name = &self.definition().name;
+        let key = match self.indexes {
+            Indexes::Now => "PRIMARY KEY",
+            Indexes::Later => "NOT NULL",
+        };
         let mut sql = format!(
-            "CREATE TABLE {name} (key text COLLATE \"C\" PRIMARY KEY, document jsonb NOT NULL, \
-             position bigint NOT NULL, stream_version bigint NOT NULL)"
+            "CREATE TABLE {} (key text COLLATE \"C\" {key}, document jsonb NOT NULL, \
+             position bigint NOT NULL, stream_version bigint NOT NULL)",
+            table(self.home, name)
         );
-        for index in indexes {
-            // The same expression as in the queries.
-            sql.push_str(&format!("; CREATE INDEX ON {name} ((document #> {}))", path(index)));
+        if self.indexes == Indexes::Now {
+            for index in deferred::document_indexes(self.home, name, indexes) {
+                sql.push_str("; ");
+                sql.push_str(&index);
+            }
         }
         Ok(self.run(&sql).await?)
     }
