@@ -24,7 +24,7 @@ BEGIN
             everfold.save_stream_snapshot(text, text, bigint, integer, jsonb) TO everfold_writer'),
         ('everfold_events_reader', 'GRANT USAGE ON SCHEMA everfold TO everfold_events_reader'),
         ('everfold_events_reader', 'GRANT SELECT ON everfold.events, everfold.store, everfold.migrations, everfold.published_mark TO everfold_events_reader'),
-        ('everfold_writer', 'GRANT SELECT ON everfold.projections, everfold.generations TO everfold_writer'),
+        ('everfold_writer', 'GRANT SELECT ON everfold.projections, everfold.generations, everfold.rebuilds TO everfold_writer'),
         ('everfold_read_models', 'GRANT USAGE ON SCHEMA everfold, read_model TO everfold_read_models'),
         ('everfold_admin', 'GRANT USAGE ON SCHEMA everfold TO everfold_admin'),
         ('everfold_admin', 'GRANT SELECT ON ALL TABLES IN SCHEMA everfold TO everfold_admin'),

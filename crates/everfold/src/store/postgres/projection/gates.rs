@@ -26,6 +26,10 @@ pub(in crate::store::postgres) const TRIES: u32 = 60;
 /// A statement with gates in hand may take so many times as long as the wait for them.
 const HELD_TIMES: u32 = 5;
 
+/// With the registry gate in hand.
+const HELD: &str = "SET LOCAL lock_timeout = '300ms'; SET LOCAL statement_timeout = '1s'; \
+    SET LOCAL idle_in_transaction_session_timeout = '1s'";
+
 const PAUSE_MIN: Duration = Duration::from_millis(850);
 const PAUSE_MORE: Duration = Duration::from_millis(200);
 
@@ -58,9 +62,15 @@ pub(in crate::store::postgres) async fn lock(
 pub(in crate::store::postgres) async fn lock_registry_at_last(
     unit: &mut PostgresUnit<'_>,
 ) -> Result<(), StoreError> {
-    let held = "SET LOCAL lock_timeout = '300ms'; SET LOCAL statement_timeout = '1s'; \
-        SET LOCAL idle_in_transaction_session_timeout = '1s'";
-    lock_within(unit, REGISTRY, TRIES, held).await
+    lock_within(unit, REGISTRY, TRIES, HELD).await
+}
+
+/// The same, with a row that is locked before the gate in each try, and given back between tries.
+pub(in crate::store::postgres) async fn lock_row_and_registry_at_last(
+    unit: &mut PostgresUnit<'_>,
+    lock_row: &str,
+) -> Result<(), StoreError> {
+    lock_within(unit, &format!("{lock_row}; {REGISTRY}"), TRIES, HELD).await
 }
 
 /// Takes gates exclusively, within so many tries of 100 ms, and sets what holds from then on. What the

@@ -19,7 +19,7 @@ use crate::projection::Projection;
 use crate::projection::builder::check;
 use crate::projection::definition::{Body, Definition, Lifecycle};
 use crate::projection::differences;
-use crate::projection::generation::GenerationStatus;
+use crate::projection::generation::{Generation, GenerationStatus};
 use crate::projection::operator::operator;
 use crate::projection::registry::{built_beside, needs_backfill};
 use crate::store::postgres::connect::{Connections, Param, QueryError};
@@ -27,7 +27,7 @@ use crate::store::postgres::types::{JsonString, JsonText};
 use crate::store::{Registration, StoreKind};
 
 /// Making tables and indexes may take a while; waiting for others should not.
-const TIMEOUTS: &str = "SET LOCAL lock_timeout = '4s'; \
+pub(in crate::store::postgres) const TIMEOUTS: &str = "SET LOCAL lock_timeout = '4s'; \
     SET LOCAL statement_timeout = '60s'; SET LOCAL idle_in_transaction_session_timeout = '10s'";
 /// Registrations take turns.
 const TURN: &str = "SELECT pg_advisory_xact_lock('everfold.projections'::regclass::oid::int, 0)";
@@ -36,18 +36,19 @@ const TURNS: u32 = 30;
 /// How often a session may be lost: one that stalls with the gate in hand is ended by the server.
 const SESSIONS: u32 = 3;
 
-const LIST_VERSIONS: &str = "SELECT g.id, g.version, g.definition_hash, g.definition \
-    FROM everfold.generations g JOIN everfold.projections p ON p.id = g.projection \
-    WHERE p.namespace = $1 AND p.name = $2 AND g.status <> 'retired' \
-    ORDER BY g.version DESC, (g.id = p.active_generation) IS TRUE DESC, g.id DESC";
+const LIST_VERSIONS: &str = statement!("list_versions");
 const FIND_PROJECTION: &str =
     "SELECT id FROM everfold.projections WHERE namespace = $1 AND name = $2";
 const INSERT_PROJECTION: &str =
     "INSERT INTO everfold.projections (namespace, name) VALUES ($1, $2) RETURNING id";
 const INSERT_GENERATION: &str = statement!("insert_generation");
 const COMPLETE_GENERATION: &str = statement!("complete_generation");
-const CHANGE_SETTINGS: &str = "WITH changed AS (UPDATE everfold.generations \
-        SET on_error = $2, definition = jsonb_set(definition, '{settings}', $3) WHERE id = $1) \
+/// Of all generations of the same version: a switch between them changes no settings.
+const CHANGE_SETTINGS: &str = "WITH changed AS (UPDATE everfold.generations g \
+        SET on_error = $2, definition = jsonb_set(g.definition, '{settings}', $3) \
+        FROM everfold.generations found WHERE found.id = $1 AND g.projection = found.projection \
+        AND g.version = found.version AND g.definition_hash = found.definition_hash \
+        AND g.status <> 'retired') \
     INSERT INTO everfold.system_messages (generation, kind, actor, message) \
     VALUES ($1, 'settings', $5, $4)";
 
@@ -87,23 +88,32 @@ pub(in crate::store::postgres) async fn register(
     }
     let mut turns = 0;
     loop {
-        turns += 1;
         let error = match try_register(connections, options, projection).await {
             Err(ProjectionError::Store(error)) => error,
             outcome => return outcome,
         };
-        let most = match error.kind() {
-            StoreErrorKind::Busy => TURNS,
-            StoreErrorKind::Closed => SESSIONS,
-            _ => 0,
-        };
-        if turns >= most {
-            return Err(error.into());
-        }
-        tracing::debug!(%error, "a registration did not get through, trying again");
-        // Appends that waited for it go first.
-        gates::pause().await;
+        wait_for_turn(error, &mut turns).await?;
     }
+}
+
+/// Waits before a registration that did not get through is tried again, if it is worth it.
+pub(in crate::store::postgres) async fn wait_for_turn(
+    error: StoreError,
+    turns: &mut u32,
+) -> Result<(), StoreError> {
+    *turns += 1;
+    let most = match error.kind() {
+        StoreErrorKind::Busy => TURNS,
+        StoreErrorKind::Closed => SESSIONS,
+        _ => 0,
+    };
+    if *turns >= most {
+        return Err(error);
+    }
+    tracing::debug!(%error, "a registration did not get through, trying again");
+    // Appends that waited for it go first.
+    gates::pause().await;
+    Ok(())
 }
 
 /// What is there already is found without waiting for anybody, and needs no right to write.
@@ -168,9 +178,7 @@ async fn register_in(
     projection: &Projection,
 ) -> Result<Registration, ProjectionError> {
     let definition = &projection.definition;
-    unit.batch(TURN).await.map_err(QueryError::into_store_error)?;
-    let rows = unit.ask(LIST_VERSIONS, &names_of(definition)).await?;
-    let known: Vec<Known> = rows.iter().map(Known::of).collect();
+    let known = known_versions(unit, definition).await?;
     let (id, created) = match same_version(definition, &known)? {
         Some(same) => {
             change_settings(unit, definition, same).await?;
@@ -178,11 +186,38 @@ async fn register_in(
         }
         None => (create(unit, projection, known.first()).await?, true),
     };
+    Ok(Registration { generation: find(unit, id).await?, created })
+}
+
+/// Waits for its turn, and returns what is registered, the newest version first.
+async fn known_versions(
+    unit: &mut PostgresUnit<'_>,
+    definition: &Definition,
+) -> Result<Vec<Known>, StoreError> {
+    unit.batch(TURN).await.map_err(QueryError::into_store_error)?;
+    let rows = unit.ask(LIST_VERSIONS, &names_of(definition)).await?;
+    Ok(rows.iter().map(Known::of).collect())
+}
+
+/// Waits for its turn, and refuses a definition that is not the one registered under its version.
+pub(in crate::store::postgres) async fn check_unchanged(
+    unit: &mut PostgresUnit<'_>,
+    definition: &Definition,
+) -> Result<(), ProjectionError> {
+    let known = known_versions(unit, definition).await?;
+    same_version(definition, &known).map(drop)
+}
+
+/// A generation as the registry has it.
+pub(in crate::store::postgres) async fn find(
+    unit: &mut PostgresUnit<'_>,
+    id: i32,
+) -> Result<Generation, StoreError> {
     let rows = unit.ask(LIST_GENERATIONS, &[]).await?;
     let row = rows.iter().find(|row| row.get::<_, i32>(0) == id).ok_or_else(|| {
         StoreError::new(StoreErrorKind::Other, format!("generation {id} is not in the registry"))
     })?;
-    Ok(Registration { generation: generation(row)?, created })
+    generation(row)
 }
 
 /// Takes over settings that differ.
@@ -209,12 +244,39 @@ async fn change_settings(
     unit.ask(CHANGE_SETTINGS, &params).await.map(drop)
 }
 
+/// A new generation with its tables and functions, which nobody knows yet.
+pub(in crate::store::postgres) struct Made {
+    pub(in crate::store::postgres) id: i32,
+    home: String,
+    tables: Vec<String>,
+    roles: Roles,
+}
+
 /// Makes a generation with all that belongs to it, and returns its id.
 async fn create(
     unit: &mut PostgresUnit<'_>,
     projection: &Projection,
     newest: Option<&Known>,
 ) -> Result<i32, ProjectionError> {
+    let definition = &projection.definition;
+    let made = make(unit, projection, Indexes::Now).await?;
+    let (status, reason) = first_status(unit, definition, newest).await?;
+    if status == GenerationStatus::Active {
+        let (home, roles) = (&made.home, &made.roles);
+        let mut making = Making { unit, projection, home, roles, indexes: Indexes::Now };
+        making.show(&made.tables).await?;
+    }
+    complete(unit, definition, &made, status, reason).await?;
+    Ok(made.id)
+}
+
+/// Makes tables and functions of a new generation. All that others notice comes later, in
+/// [`complete`].
+pub(in crate::store::postgres) async fn make(
+    unit: &mut PostgresUnit<'_>,
+    projection: &Projection,
+    indexes: Indexes,
+) -> Result<Made, ProjectionError> {
     let definition = &projection.definition;
     let roles = Roles::read(unit).await?;
     if roles.as_admin {
@@ -223,30 +285,36 @@ async fn create(
     let projection_id = projection_id(unit, definition).await?;
     let id = insert(unit, definition, projection_id).await?;
     let home = names::home(id, &definition.name);
-    let mut making = Making { unit, projection, home: &home, roles: &roles, indexes: Indexes::Now };
+    let mut making = Making { unit, projection, home: &home, roles: &roles, indexes };
     let tables = making.create().await?;
-    check_free(making.unit, definition, projection_id, &tables).await?;
-    let (status, reason) = first_status(making.unit, definition, newest).await?;
-    if status == GenerationStatus::Active {
-        making.show(&tables).await?;
-    }
+    check_free(unit, definition, projection_id, &tables).await?;
+    Ok(Made { id, home, tables, roles })
+}
+
+/// Enters a generation that was made: its status, its checkpoints, a record of it.
+pub(in crate::store::postgres) async fn complete(
+    unit: &mut PostgresUnit<'_>,
+    definition: &Definition,
+    made: &Made,
+    status: GenerationStatus,
+    reason: Option<String>,
+) -> Result<(), StoreError> {
     let shards = match definition.lifecycle {
         Lifecycle::Inline => 1,
         Lifecycle::CatchUp => i32::try_from(definition.shards).unwrap_or(i32::MAX),
     };
     let message = format!("version {} is {status}", definition.version);
     let params: [Param<'_>; 8] = [
-        (&id, Type::INT4),
-        (&home, Type::TEXT),
-        (&tables, Type::TEXT_ARRAY),
+        (&made.id, Type::INT4),
+        (&made.home, Type::TEXT),
+        (&made.tables, Type::TEXT_ARRAY),
         (&status.as_str(), Type::TEXT),
         (&reason, Type::TEXT),
         (&shards, Type::INT4),
         (&message, Type::TEXT),
         (&operator(), Type::TEXT),
     ];
-    making.unit.ask(COMPLETE_GENERATION, &params).await?;
-    Ok(id)
+    unit.ask(COMPLETE_GENERATION, &params).await.map(drop)
 }
 
 async fn projection_id(

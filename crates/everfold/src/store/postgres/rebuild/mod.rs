@@ -1,19 +1,104 @@
 //! Rebuilds on this store.
+//!
+//! ```text
+//!   request: asked for, looked at, steered ──> ownership: who works on it
+//!   target: the generation that is filled
+//! ```
 
 mod compare;
 mod facts;
 mod looking;
+mod ownership;
+mod request;
+mod row;
 mod rows;
+mod target;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
+use uuid::Uuid;
 
 use super::PostgresStore;
-use crate::error::StoreError;
+use crate::error::{ProjectionError, StoreError};
+use crate::projection::Projection;
+use crate::projection::generation::{Generation, Lease};
 use crate::projection::projector::ApplyError;
 use crate::rebuild::Comparison;
+use crate::rebuild::row::{RebuildFigures, RebuildLease, RebuildRequest, RebuildRow, Wanted};
 use crate::store::{Comparing, Counted, GenerationFacts, RebuildBackend};
 
 impl RebuildBackend for PostgresStore {
+    fn request_rebuild(
+        &self,
+        request: RebuildRequest,
+    ) -> BoxFuture<'_, Result<(RebuildRow, bool), StoreError>> {
+        async move { request::request(self, &request).await }.boxed()
+    }
+
+    fn rebuilds(
+        &self,
+        open: bool,
+        max: usize,
+    ) -> BoxFuture<'_, Result<Vec<RebuildRow>, StoreError>> {
+        request::list(self, open, max).boxed()
+    }
+
+    fn take_rebuild(
+        &self,
+        rebuild: i32,
+        worker: Uuid,
+        worker_name: String,
+        ttl: Duration,
+    ) -> BoxFuture<'_, Result<Option<RebuildLease>, StoreError>> {
+        async move { ownership::take(self, rebuild, worker, &worker_name, ttl).await }.boxed()
+    }
+
+    fn beat_rebuild(
+        &self,
+        lease: RebuildLease,
+        ttl: Duration,
+        figures: RebuildFigures,
+    ) -> BoxFuture<'_, Result<Option<RebuildRow>, StoreError>> {
+        async move { ownership::beat(self, lease, ttl, &figures).await }.boxed()
+    }
+
+    fn leave_rebuild(&self, lease: RebuildLease) -> BoxFuture<'_, Result<(), StoreError>> {
+        ownership::leave(self, lease).boxed()
+    }
+
+    fn steer_rebuild(
+        &self,
+        rebuild: i32,
+        wanted: Wanted,
+        actor: String,
+    ) -> BoxFuture<'_, Result<bool, StoreError>> {
+        async move { request::steer(self, rebuild, wanted, &actor).await }.boxed()
+    }
+
+    fn end_rebuild(
+        &self,
+        lease: RebuildLease,
+        figures: RebuildFigures,
+        actor: String,
+    ) -> BoxFuture<'_, Result<bool, StoreError>> {
+        async move { ownership::end(self, lease, &figures, &actor).await }.boxed()
+    }
+
+    fn make_target(
+        &self,
+        lease: RebuildLease,
+        projection: Projection,
+    ) -> BoxFuture<'_, Result<Generation, ProjectionError>> {
+        async move { target::make_target(self, lease, &projection).await }.boxed()
+    }
+
+    fn target_leases(&self, lease: RebuildLease) -> BoxFuture<'_, Result<Vec<Lease>, ApplyError>> {
+        ownership::target_leases(self, lease).boxed()
+    }
+
     fn compare(&self, comparing: Comparing) -> BoxFuture<'_, Result<Comparison, ApplyError>> {
         async move { compare::compare(self, &comparing).await }.boxed()
     }
