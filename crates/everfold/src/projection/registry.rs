@@ -299,9 +299,8 @@ fn waits_for_backfill(generation: &Generation) -> bool {
 /// Why a new inline generation on a store with events is not active.
 pub(crate) fn needs_backfill(name: &str) -> String {
     format!(
-        "the store has events already, and filling an inline projection with them (`everfold rebuild \
-         {name}`) comes with a later version of everfold; today, register inline projections before \
-         the first event, or raise the version of this one and make it catch-up"
+        "the store has events already; `everfold rebuild {name}` fills it with them while appends go on, \
+         and then it is active"
     )
 }
 
@@ -318,17 +317,15 @@ pub(crate) fn past_the_end(
     Some(format!(
         "checkpoint {checkpoint} is past the end of the log, {highest}: the database was restored, or \
          failed over to a server that lost the last events, and the read model holds some that the log \
-         does not have; register the projection under another name, which begins with the log (`everfold \
-         rebuild {name}` comes with a later version of everfold)"
+         does not have; `everfold rebuild {name}` builds it again from the log"
     ))
 }
 
 /// Why a new version is not active.
 pub(crate) fn built_beside(name: &str, version: u32, newest: u32) -> String {
     format!(
-        "version {version} is built beside version {newest}, which readers go on to see; promoting it \
-         (`everfold rebuild {name}`) comes with a later version of everfold; today, register it under \
-         another name as catch-up"
+        "version {version} is built beside version {newest}, which readers go on to see; `everfold rebuild \
+         {name}` completes it and switches them over"
     )
 }
 
