@@ -13,6 +13,8 @@ mod output;
 mod progress;
 mod project;
 mod selection;
+mod signals;
+mod size;
 mod table;
 mod warnings;
 

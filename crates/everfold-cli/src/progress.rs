@@ -1,12 +1,62 @@
 //! Progress on standard error: a bar on a terminal, a plain line now and then elsewhere.
 
 use std::io::IsTerminal;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 const BAR_EVERY: Duration = Duration::from_millis(50);
 const LINE_EVERY: Duration = Duration::from_secs(2);
+
+/// The bar that is on the terminal, for whoever has a line to say.
+static ON_TERMINAL: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+/// Says a line on standard error, above the bar if one is shown: nothing is hidden behind it.
+pub(crate) fn tell(line: &str) {
+    let shown = ON_TERMINAL.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    match &*shown {
+        Some(bar) => bar.suspend(|| eprintln!("{line}")),
+        None => eprintln!("{line}"),
+    }
+}
+
+fn set_on_terminal(bar: Option<ProgressBar>) {
+    *ON_TERMINAL.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = bar;
+}
+
+/// A bar in percent that moves by itself, for work whose figures come now and then.
+pub(crate) struct Bar(ProgressBar);
+
+impl Bar {
+    /// None where standard error is no terminal.
+    pub(crate) fn on_terminal() -> Option<Bar> {
+        if !std::io::stderr().is_terminal() {
+            return None;
+        }
+        let bar = ProgressBar::new(100);
+        let template = "{spinner} {prefix} {bar:20.cyan/dim} {wide_msg}";
+        let style = ProgressStyle::with_template(template).expect("our own template is right");
+        bar.set_style(style.progress_chars("━╸─"));
+        bar.enable_steady_tick(BAR_EVERY * 2);
+        set_on_terminal(Some(bar.clone()));
+        Some(Bar(bar))
+    }
+
+    pub(crate) fn set(&self, label: &str, percent: u64, message: &str) {
+        self.0.set_prefix(label.to_owned());
+        self.0.set_message(message.to_owned());
+        self.0.set_position(percent);
+    }
+}
+
+impl Drop for Bar {
+    /// The bar goes away, so that what is said next stands alone.
+    fn drop(&mut self) {
+        set_on_terminal(None);
+        self.0.finish_and_clear();
+    }
+}
 
 pub(crate) struct Progress {
     label: String,
@@ -21,6 +71,7 @@ impl Progress {
     pub(crate) fn new(label: impl Into<String>, total: Option<u64>) -> Progress {
         let label = label.into();
         let bar = std::io::stderr().is_terminal().then(|| bar(&label, total));
+        set_on_terminal(bar.clone());
         Progress { label, total, bar, last: Instant::now() }
     }
 
@@ -52,6 +103,7 @@ impl Drop for Progress {
     /// The bar goes away, so that what is said next stands alone.
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
+            set_on_terminal(None);
             bar.finish_and_clear();
         }
     }

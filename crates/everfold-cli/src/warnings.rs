@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
+use crate::progress::tell;
+
 const SAME_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
 pub(crate) fn show_on_stderr() {
@@ -49,7 +51,7 @@ impl Subscriber for Warnings {
         event.record(&mut text);
         let text = format!("{}{}", text.message, text.fields);
         if self.is_news(&text) {
-            eprintln!("warning: {text}");
+            tell(&format!("warning: {text}"));
         }
     }
 

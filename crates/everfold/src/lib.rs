@@ -84,4 +84,6 @@ mod pages {
     struct Readme;
     #[doc = include_str!("../../../docs/guide/rust.md")]
     struct RustGuide;
+    #[doc = include_str!("../../../docs/guide/rebuilds.md")]
+    struct Rebuilds;
 }

@@ -4,6 +4,7 @@ mod append;
 mod completions;
 mod dead_letters;
 mod demo;
+mod differences;
 mod doctor;
 mod events;
 mod export;
@@ -12,7 +13,13 @@ mod import;
 mod init;
 mod messages;
 mod pause;
+mod plan;
+mod promote;
+mod rebuild;
+mod rebuilds;
 mod resume;
+mod retire;
+mod rollback;
 mod run;
 mod schema;
 mod skips;
@@ -38,6 +45,12 @@ pub(crate) enum Command {
     Status(status::Status),
     Health(health::Health),
     Wait(wait::Wait),
+    Plan(plan::PlanCommand),
+    Rebuild(rebuild::Rebuild),
+    Rebuilds(rebuilds::Rebuilds),
+    Promote(promote::Promote),
+    Rollback(rollback::Rollback),
+    Retire(retire::Retire),
     Pause(pause::Pause),
     Resume(resume::Resume),
     #[command(subcommand, name = "dead-letters")]
@@ -63,6 +76,12 @@ impl Command {
             Command::Status(command) => command.run(global).await,
             Command::Health(command) => command.run(global).await,
             Command::Wait(command) => command.run(global).await,
+            Command::Plan(command) => command.run(global).await,
+            Command::Rebuild(command) => command.run(global).await,
+            Command::Rebuilds(command) => command.run(global).await,
+            Command::Promote(command) => command.run(global).await,
+            Command::Rollback(command) => command.run(global).await,
+            Command::Retire(command) => command.run(global).await,
             Command::Pause(command) => command.run(global).await,
             Command::Resume(command) => command.run(global).await,
             Command::DeadLetters(command) => command.run(global).await,

@@ -1,22 +1,72 @@
 //! `everfold skips`.
 
+use std::fmt;
+
 use clap::{Args, Subcommand};
-use everfold::Skip;
+use everfold::{Skip, Store};
 use serde::Serialize;
 
+use super::status::count;
 use crate::cli::Global;
 use crate::failure::Outcome;
-use crate::output::{Output, shown};
+use crate::output::{self, Output, shown};
 use crate::table::Table;
 
-/// Look at what inline projections owe
+/// Look at what inline projections owe, and settle it
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Examples:
   everfold skips list
-  everfold skips list cart_totals --json")]
+  everfold skips list cart_totals --json
+  everfold skips drain cart_totals")]
 pub(crate) enum Skips {
     List(List),
+    Drain(Drain),
+}
+
+/// Apply what a projection owes, in order, now
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Runners do this by themselves; this is for where none runs. Events that wait behind a
+dead letter stay owed until that is retried or discarded. Projections written in Rust
+are drained by processes that have their code.
+
+Examples:
+  everfold skips drain cart_totals
+  everfold skips drain cart_totals --json")]
+pub(crate) struct Drain {
+    /// The projection
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Drained {
+    projection: String,
+    events: u64,
+    still_owed: u64,
+}
+
+impl fmt::Display for Drained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Drained { projection, events, still_owed } = self;
+        match (events, still_owed) {
+            (0, 0) => return write!(f, "{projection} owes nothing"),
+            (events, _) => write!(f, "{} of {projection} settled", count(*events, "event"))?,
+        }
+        match still_owed {
+            0 => Ok(()),
+            owed => write!(
+                f,
+                "\n  {} still owed, see `everfold skips list {projection}` and `everfold dead-letters \
+                 list {projection}`",
+                count(*owed, "event")
+            ),
+        }
+    }
 }
 
 /// List events that an append passed over, and that a runner will apply
@@ -49,7 +99,24 @@ impl Skips {
     pub(crate) async fn run(self, global: &Global) -> anyhow::Result<Outcome> {
         match self {
             Skips::List(command) => command.run(global).await,
+            Skips::Drain(command) => command.run(global).await,
         }
+    }
+}
+
+impl Drain {
+    async fn run(self, global: &Global) -> anyhow::Result<Outcome> {
+        let store = global.target()?.open_existing().await?;
+        let drained = self.drain(&store).await;
+        store.close().await;
+        output::print(&drained?, self.json)?;
+        Ok(Outcome::Done)
+    }
+
+    async fn drain(&self, store: &Store) -> anyhow::Result<Drained> {
+        let events = store.drain(&self.name).await?;
+        let still_owed = store.projection(&self.name).await?.open_skips;
+        Ok(Drained { projection: self.name.clone(), events, still_owed })
     }
 }
 

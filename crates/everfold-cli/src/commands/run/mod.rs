@@ -1,7 +1,6 @@
 //! `everfold run`.
 
 mod report;
-mod signals;
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,8 +15,8 @@ use everfold::{
 use crate::cli::Global;
 use crate::failure::Outcome;
 use crate::output::shown;
+use crate::signals::Signals;
 use report::Reporter;
-use signals::Signals;
 
 /// How long batches in hand may take to finish after a signal.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);

@@ -266,19 +266,12 @@ impl Found {
             let status = match generation {
                 None => GenerationStatus::Retired,
                 Some(generation) if generation.is_active => return None,
-                Some(generation) if self.is_next(generation) => return None,
                 Some(generation) => generation.status,
             };
             let GenerationFacts { id, version, rows, bytes, .. } = *facts;
             Some(Retirable { generation: id, version, status, rows, bytes })
         });
         retirable.collect()
-    }
-
-    /// Whether it was registered to take over from what readers see.
-    fn is_next(&self, generation: &Generation) -> bool {
-        let read = self.read().map_or(0, |read| read.version);
-        generation.status == GenerationStatus::Building && generation.version >= read
     }
 
     /// Versions in Rust that no live process carries: nobody would feed them, so there is no way back.

@@ -4,13 +4,13 @@ use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Both, from the moment that this is made.
-pub(super) struct Signals {
+pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
-    pub(super) fn listen() -> anyhow::Result<Signals> {
+    pub(crate) fn listen() -> anyhow::Result<Signals> {
         let listen = |kind| signal(kind).context("signals cannot be listened for");
         Ok(Signals {
             terminate: listen(SignalKind::terminate())?,
@@ -19,7 +19,7 @@ impl Signals {
     }
 
     /// The next one that comes, or that came since the last call.
-    pub(super) async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

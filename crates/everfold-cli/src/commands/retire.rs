@@ -1,0 +1,103 @@
+//! `everfold retire`.
+
+use std::fmt;
+
+use clap::Args;
+use everfold::{Retired, Store};
+use indicatif::{HumanBytes, HumanCount};
+use serde::Serialize;
+
+use crate::cli::Global;
+use crate::confirm::confirm;
+use crate::failure::Outcome;
+use crate::output::{self, shown};
+
+/// Drop the versions of a projection that readers do not see
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Nothing that readers see is touched, and nothing that is being built. There is no way
+back to what was dropped, but to build it again. Tables that a transaction may still
+see are dropped later, by a runner.
+
+Examples:
+  everfold retire cart_totals
+  everfold --yes retire cart_totals")]
+pub(crate) struct Retire {
+    /// The projection
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Dropped {
+    projection: String,
+    versions: Vec<u32>,
+    waits_for: Vec<String>,
+}
+
+impl Retire {
+    pub(crate) async fn run(self, global: &Global) -> anyhow::Result<Outcome> {
+        let store = global.target()?.open_existing().await?;
+        let outcome = self.retire(global, &store).await;
+        store.close().await;
+        outcome
+    }
+
+    async fn retire(self, global: &Global, store: &Store) -> anyhow::Result<Outcome> {
+        // For its error, which suggests a name.
+        store.projection(&self.name).await?;
+        if let Some(question) = self.question(store).await?
+            && !confirm(global, &question)?
+        {
+            eprintln!("nothing was done");
+            return Ok(Outcome::Done);
+        }
+        let Retired { versions, waits_for, .. } = store.retire(&self.name).await?;
+        let dropped = Dropped { projection: self.name, versions, waits_for };
+        output::print(&dropped, self.json)?;
+        Ok(Outcome::Done)
+    }
+
+    /// What is to be confirmed; `None` if there is nothing.
+    async fn question(&self, store: &Store) -> anyhow::Result<Option<String>> {
+        let plan = store.plan(Vec::new()).await?;
+        let change = plan.changes.into_iter().find(|change| change.name == self.name);
+        let retire = change.map(|change| change.retire).unwrap_or_default();
+        let lines = retire.iter().map(|retirable| {
+            let rows = retirable.rows.map(|rows| format!(", {} rows", HumanCount(rows)));
+            let bytes = retirable.bytes.map(|bytes| format!(", {}", HumanBytes(bytes)));
+            let (version, status) = (retirable.version, retirable.status);
+            let (rows, bytes) = (rows.unwrap_or_default(), bytes.unwrap_or_default());
+            format!("  version {version} ({status}){rows}{bytes}")
+        });
+        let lines: Vec<String> = lines.collect();
+        if lines.is_empty() {
+            return Ok(None);
+        }
+        let name = &self.name;
+        Ok(Some(format!("{}\nDrop what readers do not see of {name} for good?", lines.join("\n"))))
+    }
+}
+
+impl fmt::Display for Dropped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Dropped { projection, versions, waits_for } = self;
+        match versions.as_slice() {
+            [] if waits_for.is_empty() => {
+                return write!(f, "nothing to drop: readers see all there is of {projection}");
+            }
+            [] => write!(f, "retired what readers do not see of {projection}")?,
+            [version] => write!(f, "dropped version {version} of {projection}")?,
+            versions => {
+                let versions: Vec<String> = versions.iter().map(u32::to_string).collect();
+                write!(f, "dropped versions {} of {projection}", versions.join(", "))?;
+            }
+        }
+        waits_for.iter().try_for_each(|who| {
+            write!(f, "\n  some tables are dropped later: {} may still see them", shown(who))
+        })
+    }
+}
