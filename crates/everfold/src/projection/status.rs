@@ -161,7 +161,7 @@ impl ProjectionStatus {
         let age = |since: Timestamp| (heads.now.duration_since(since).as_secs_f64()).max(0.0);
         let lowest = state.shards.iter().map(|shard| shard.position).min().unwrap_or_default();
         // Appends feed an active inline projection: its checkpoint stands still.
-        let fed_by_appends = inline && state.generation.status != GenerationStatus::Building;
+        let fed_by_appends = inline && !is_fed_from_log(state.generation.status);
         let (position, lag_events, behind_since) = match fed_by_appends {
             true => (heads.mark, state.open_skips, state.oldest_skip),
             false => (lowest, state.behind_events, state.behind_since),
@@ -224,6 +224,13 @@ pub(super) fn counted(number: u64, what: &str) -> String {
 
 /// A lag shorter than this is what a projection that keeps up has.
 const STEADY_SECONDS: f64 = 1.0;
+
+/// Whether an inline generation that stands like this is fed from the log: it is being filled, or kept
+/// to go back to.
+fn is_fed_from_log(status: GenerationStatus) -> bool {
+    use GenerationStatus::{Building, Kept, Rebuilding};
+    matches!(status, Building | Kept | Rebuilding)
+}
 
 /// Whether anybody applies events to it now, whatever it did a minute ago. An inline one that is
 /// building waits for its backfill.
