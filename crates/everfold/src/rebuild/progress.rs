@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::compare::Comparison;
 use super::row::{RebuildKind, RebuildPhase, RebuildRow, Wanted};
 use crate::Position;
 
@@ -48,6 +49,10 @@ pub struct RebuildProgress {
     pub events_per_second: Option<f64>,
     /// Events appended in a second, lately; known where it is watched.
     pub appended_per_second: Option<f64>,
+    /// How long the switch held appends up, once it is done; `None` where nobody was held up.
+    pub appends_held: Option<Duration>,
+    /// What comparing a new version with the old one has found.
+    pub comparison: Option<Comparison>,
 }
 
 impl RebuildProgress {
@@ -71,6 +76,8 @@ impl RebuildProgress {
             finished_at: row.finished_at,
             events_per_second: None,
             appended_per_second: None,
+            appends_held: None,
+            comparison: None,
         }
     }
 
