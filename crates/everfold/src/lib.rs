@@ -41,9 +41,9 @@ pub use options::{Durability, Limits, Pooler, StoreOptions};
 pub use position::{Position, Version};
 pub use projection::{
     DeadLetter, DocumentProjection, Documents, GenerationStatus, HandlerBatch, HandlerBody,
-    HandlerError, HealthOptions, HealthProblem, Lifecycle, MessageQuery, OnError, Projection,
-    ProjectionBuilder, ProjectionKind, ProjectionMessage, ProjectionSettings, ProjectionStatus,
-    Registered, Retried, ShardStatus, Skip, SqlBody, Trend,
+    HandlerError, HealthOptions, HealthProblem, LastVerification, Lifecycle, MessageQuery, OnError,
+    Projection, ProjectionBuilder, ProjectionKind, ProjectionMessage, ProjectionSettings,
+    ProjectionStatus, Registered, Retried, ShardStatus, Skip, SqlBody, Trend,
 };
 pub use read::{
     Document, DocumentStream, EventStream, ReadAll, ReadDocuments, ReadStream, Typed,
@@ -51,7 +51,8 @@ pub use read::{
 };
 pub use rebuild::{
     Comparison, Difference, Plan, PlannedAction, PlannedChange, Rebuild, RebuildKind,
-    RebuildOptions, RebuildPhase, RebuildProgress, Retirable, Retired,
+    RebuildOptions, RebuildPhase, RebuildProgress, Retirable, Retired, Verification, VerifyOptions,
+    VerifyScope,
 };
 pub use runner::{Runner, RunnerFailure, RunnerHandle, RunnerOptions};
 pub use snapshot::SnapshotPolicy;

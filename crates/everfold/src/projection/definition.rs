@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::generation::Generation;
 use super::key::Key;
 use super::script::SqlScripts;
 use crate::store::StoreKind;
@@ -149,6 +150,38 @@ impl Definition {
     pub(crate) fn hash(&self, store: StoreKind) -> String {
         let content = self.content(store).to_string();
         uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, content.as_bytes()).to_string()
+    }
+
+    /// A definition as the registry has it, with the SQL for this kind of store: what
+    /// [`Definition::content`] wrote.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub(crate) fn restore(
+        generation: &Generation,
+        content: &serde_json::Value,
+        store: StoreKind,
+    ) -> Result<Definition, String> {
+        let body = &content["body"];
+        let body = match generation.kind {
+            ProjectionKind::Sql => Body::Sql(Box::new(SqlScripts::restore(body, store)?)),
+            ProjectionKind::Document => {
+                let indexes = serde_json::from_value(body["indexes"].clone());
+                Body::Document { indexes: indexes.map_err(|error| error.to_string())? }
+            }
+            ProjectionKind::Handler => Body::Handler,
+        };
+        Ok(Definition {
+            namespace: generation.namespace.clone(),
+            name: generation.name.clone(),
+            version: generation.version,
+            lifecycle: generation.lifecycle,
+            event_types: generation.event_types.clone(),
+            key: generation.key.clone(),
+            shards: generation.shards,
+            settings: generation.settings.clone(),
+            body,
+        })
     }
 
     /// What the hash is made of, for people to look at: stored in `generations.definition` beside

@@ -117,6 +117,22 @@ pub(crate) struct GenerationState {
     /// Events and seconds of the batches of the last minute, from the run log.
     pub(crate) recent_events: u64,
     pub(crate) recent_seconds: f64,
+    /// The last verification.
+    pub(crate) verified: Option<LastVerification>,
+}
+
+/// The last verification of a read model: the drift that it found.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct LastVerification {
+    /// When it ended.
+    pub at: Timestamp,
+    /// What was verified: `all`, `sample` or `keys`.
+    pub scope: String,
+    /// Rows that were compared.
+    pub compared: u64,
+    /// Rows that are not as the log says.
+    pub differences: u64,
 }
 
 /// A row of `dead_letters`.

@@ -37,7 +37,7 @@ pub struct ProjectionMessage {
 
 impl ProjectionMessage {
     /// The kinds that there are.
-    pub const KINDS: [&'static str; 10] = [
+    pub const KINDS: [&'static str; 11] = [
         "registered",
         "settings",
         "status",
@@ -47,6 +47,7 @@ impl ProjectionMessage {
         "dead-letter-discarded",
         "skipped",
         "skip-settled",
+        "verified",
         "rebuild",
     ];
 }

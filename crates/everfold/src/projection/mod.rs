@@ -37,7 +37,7 @@ mod wait;
 pub use builder::{Documents, HandlerBody, ProjectionBuilder};
 pub use definition::{Lifecycle, OnError, ProjectionKind, ProjectionSettings};
 pub use document::DocumentProjection;
-pub use generation::GenerationStatus;
+pub use generation::{GenerationStatus, LastVerification};
 #[cfg(feature = "postgres")]
 pub use handler::PostgresHandler;
 #[cfg(feature = "sqlite")]

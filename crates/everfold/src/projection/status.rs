@@ -4,7 +4,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::definition::{Lifecycle, ProjectionKind};
-use super::generation::{Generation, GenerationState, GenerationStatus, ShardState};
+use super::generation::{
+    Generation, GenerationState, GenerationStatus, LastVerification, ShardState,
+};
 use super::registry::past_the_end;
 use crate::Position;
 use crate::error::ProjectionError;
@@ -70,6 +72,8 @@ pub struct ProjectionStatus {
     pub lag_warn_seconds: Option<f64>,
     /// Thresholds of its settings, in seconds.
     pub lag_fail_seconds: Option<f64>,
+    /// The last verification of it, if there was one: whether it has drifted from the log.
+    pub verified: Option<LastVerification>,
 }
 
 /// Whether a projection comes nearer to the end of the log.
@@ -203,6 +207,7 @@ impl ProjectionStatus {
             oldest_dead_letter_seconds: state.oldest_dead_letter.map(age),
             lag_warn_seconds: generation.settings.lag_warn.map(|lag| lag.as_secs_f64()),
             lag_fail_seconds: generation.settings.lag_fail.map(|lag| lag.as_secs_f64()),
+            verified: state.verified,
         }
     }
 }

@@ -57,6 +57,15 @@ impl Holding {
         position <= reached && !self.leaves_out(position)
     }
 
+    /// Those of these events that it holds; `job` finds their shards.
+    pub(crate) fn of(&self, job: &Job, mut events: Vec<RecordedEvent>) -> Vec<RecordedEvent> {
+        let depends = events.iter().any(|event| self.depends_on_shard(event.position));
+        let shards = if depends { job.shards_of(&events) } else { HashMap::new() };
+        let shard = |position| shards.get(&position).copied().unwrap_or(0);
+        events.retain(|event| self.holds(event.position, shard(event.position)));
+        events
+    }
+
     pub(crate) fn leaves_out(&self, position: Position) -> bool {
         self.owed.contains(&position) || self.given_up.contains(&position)
     }
@@ -94,21 +103,14 @@ impl Trial<'_> {
     }
 
     /// Those that it is to hold and does not have.
-    fn missing(&self, events: Vec<RecordedEvent>) -> Vec<RecordedEvent> {
-        let shards = |job: &Job, look: bool| -> HashMap<Position, u32> {
-            if look { job.shards_of(&events) } else { HashMap::new() }
-        };
+    fn missing(&self, mut events: Vec<RecordedEvent>) -> Vec<RecordedEvent> {
         let uneven = self.has.windows(2).any(|pair| pair[0] != pair[1]);
-        let its = shards(self.job, uneven);
-        let depends = |event: &RecordedEvent| self.wanted.depends_on_shard(event.position);
-        let theirs = shards(self.wanted_by, events.iter().any(depends));
-        let missing = |event: &RecordedEvent| {
-            let position = &event.position;
-            let has = self.has.get(its.get(position).copied().unwrap_or(0) as usize);
-            has.is_none_or(|has| position > has)
-                && self.wanted.holds(*position, theirs.get(position).copied().unwrap_or(0))
-        };
-        events.into_iter().filter(|event| missing(event)).collect()
+        let shards = if uneven { self.job.shards_of(&events) } else { HashMap::new() };
+        events.retain(|event| {
+            let shard = shards.get(&event.position).copied().unwrap_or(0);
+            self.has.get(shard as usize).is_none_or(|has| event.position > *has)
+        });
+        self.wanted.of(self.wanted_by, events)
     }
 }
 

@@ -13,6 +13,7 @@
 mod compare;
 mod drain;
 pub(crate) mod driver;
+pub(crate) mod folding;
 mod handle;
 pub(crate) mod holding;
 pub(crate) mod options;
@@ -21,6 +22,8 @@ mod plan;
 mod progress;
 mod request;
 pub(crate) mod row;
+pub(crate) mod same;
+pub(crate) mod verify;
 
 pub use compare::{Comparison, Difference};
 pub use handle::Rebuild;
@@ -29,3 +32,4 @@ pub use plan::{Plan, PlannedAction, PlannedChange, Retirable};
 pub use progress::RebuildProgress;
 pub use request::Retired;
 pub use row::{RebuildKind, RebuildPhase};
+pub use verify::{Verification, VerifyOptions, VerifyScope};

@@ -15,6 +15,8 @@ pub(crate) mod sqlite;
 mod switching;
 mod unit;
 mod url;
+#[allow(dead_code, reason = "being built")]
+mod verifying;
 
 use std::fmt;
 use std::sync::Arc;
@@ -40,6 +42,7 @@ pub(crate) use switching::*;
 pub(crate) use unit::*;
 pub use url::StoreKind;
 pub(crate) use url::StoreUrl;
+pub(crate) use verifying::*;
 
 /// A page of one stream: events from a version on, in the direction asked for.
 pub(crate) struct StreamPage {
@@ -91,7 +94,7 @@ pub(crate) struct Page {
 
 /// What a database must be able to do. Appends come in checked; each method is one round trip
 /// where the database allows it.
-pub(crate) trait Backend: ProjectionBackend + RebuildBackend {
+pub(crate) trait Backend: ProjectionBackend + RebuildBackend + VerifyBackend {
     /// One append, alone or together with others that come at the same time.
     fn append(&self, append: StreamAppend) -> BoxFuture<'_, Result<Appended, AppendError>>;
     /// Many appends in one transaction, each with its own outcome, in their order.

@@ -114,6 +114,37 @@ pub(crate) struct SqlScripts {
 }
 
 impl SqlScripts {
+    /// What [`Scripts::content`] wrote for a kind of store; the SQL for the other kind is not known.
+    pub(crate) fn restore(
+        content: &serde_json::Value,
+        store: StoreKind,
+    ) -> Result<SqlScripts, String> {
+        let script = |name: &str, text: &serde_json::Value| {
+            let text = text.as_str().ok_or_else(|| format!("its {name} is not in the registry"))?;
+            Ok::<_, String>(Script::given(name, text))
+        };
+        let mut upcasters = Vec::new();
+        for stored in content["upcasters"].as_array().into_iter().flatten() {
+            let event_type = stored[0].as_str().unwrap_or_default().to_owned();
+            let schema_version = stored[1].as_u64().and_then(|version| u32::try_from(version).ok());
+            let schema_version = schema_version.unwrap_or_default();
+            let expression =
+                script(&format!("upcaster {event_type}.{schema_version}"), &stored[2])?;
+            upcasters.push(SqlUpcaster { event_type, schema_version, expression });
+        }
+        let create = script("create.sql", &content["create"])?;
+        let known = Scripts { create, apply: script("apply.sql", &content["apply"])?, upcasters };
+        let none = Scripts {
+            create: Script::given("create.sql", ""),
+            apply: Script::given("apply.sql", ""),
+            upcasters: Vec::new(),
+        };
+        Ok(match store {
+            StoreKind::Postgres => SqlScripts { postgres: known, sqlite: none },
+            StoreKind::Sqlite => SqlScripts { postgres: none, sqlite: known },
+        })
+    }
+
     /// Those that a kind of store uses.
     pub(crate) fn of(&self, store: StoreKind) -> &Scripts {
         match store {

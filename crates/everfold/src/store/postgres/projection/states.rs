@@ -9,7 +9,9 @@ use super::registry::{COLUMNS, generation};
 use super::unit::statement;
 use crate::Position;
 use crate::error::{StoreError, StoreErrorKind};
-use crate::projection::generation::{GenerationState, GenerationStatus, ShardState};
+use crate::projection::generation::{
+    GenerationState, GenerationStatus, LastVerification, ShardState,
+};
 use crate::store::postgres::connect::{Connections, Param};
 use crate::store::postgres::types::{JsonString, Time};
 use crate::store::{Heads, Reach};
@@ -55,6 +57,12 @@ fn state(row: &Row) -> Result<GenerationState, StoreError> {
         behind_events: count(8),
         recent_events: count(9),
         recent_seconds: row.get(column(10)),
+        verified: time(11).map(|at| LastVerification {
+            at,
+            scope: row.get(column(12)),
+            compared: count(13),
+            differences: count(14),
+        }),
     })
 }
 

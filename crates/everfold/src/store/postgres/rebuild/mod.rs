@@ -12,9 +12,12 @@ mod ownership;
 mod request;
 mod row;
 mod rows;
+mod scratch;
 mod target;
 #[cfg(test)]
 mod tests;
+mod verifications;
+mod verify;
 
 use std::time::Duration;
 

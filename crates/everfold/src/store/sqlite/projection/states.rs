@@ -6,7 +6,9 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use super::registry;
 use crate::Position;
 use crate::projection::definition::Lifecycle;
-use crate::projection::generation::{Generation, GenerationState, GenerationStatus, ShardState};
+use crate::projection::generation::{
+    Generation, GenerationState, GenerationStatus, LastVerification, ShardState,
+};
 use crate::store::sqlite::read;
 use crate::store::{AllPage, Heads, Reach};
 
@@ -20,6 +22,9 @@ const RECORDED_AT: &str = "SELECT recorded_at FROM everfold_events WHERE positio
 const OWES: &str = "SELECT EXISTS (SELECT 1 FROM everfold_skips s WHERE s.generation = ?1 \
     AND NOT EXISTS (SELECT 1 FROM everfold_dead_letters d \
                     WHERE d.generation = s.generation AND d.key = s.key))";
+
+const LAST_VERIFIED: &str = "SELECT verified_at, scope, compared, differences \
+    FROM everfold_verifications WHERE generation = ?1 ORDER BY id DESC LIMIT 1";
 
 /// Events behind are counted up to here.
 const BEHIND_MAX: usize = 10_000;
@@ -50,6 +55,7 @@ fn state(
         .collect::<Result<_, _>>()?;
     let (behind_events, behind_since) = behind(connection, &generation, &shards, head)?;
     let (recent_events, recent_seconds) = recent(connection, id)?;
+    let verified = last_verified(connection, id)?;
     connection.prepare_cached(OWED)?.query_row([id], |row| {
         Ok(GenerationState {
             status_since,
@@ -62,10 +68,26 @@ fn state(
             behind_events,
             recent_events,
             recent_seconds,
+            verified,
             shards,
             generation,
         })
     })
+}
+
+fn last_verified(
+    connection: &Connection,
+    generation: i32,
+) -> Result<Option<LastVerification>, rusqlite::Error> {
+    let last = |row: &Row<'_>| {
+        Ok(LastVerification {
+            at: read::parsed(row, 0)?,
+            scope: row.get(1)?,
+            compared: count(row, 2)?,
+            differences: count(row, 3)?,
+        })
+    };
+    connection.prepare_cached(LAST_VERIFIED)?.query_row([generation], last).optional()
 }
 
 fn shard_state(row: &Row<'_>) -> Result<ShardState, rusqlite::Error> {

@@ -16,6 +16,7 @@ mod rows;
 mod target;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 use std::time::Duration;
 
