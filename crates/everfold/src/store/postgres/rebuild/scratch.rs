@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio_postgres::types::Type;
 
 use super::super::projection::names;
-use super::super::projection::tables::{Making, Roles};
+use super::super::projection::tables::{Indexes, Making, Roles};
 use super::super::projection::unit::PostgresUnit;
 use super::super::types::JsonString;
 use crate::error::{ProjectionError, StoreErrorKind};
@@ -38,7 +38,8 @@ pub(super) async fn make(
     // Several may be at it at once.
     let unique = uuid::Uuid::now_v7().simple().to_string();
     let home = names::home(generation.id, &format!("scratch_{unique}"));
-    let mut making = Making { unit, projection: &projection, home: &home, roles: &roles };
+    let indexes = Indexes::Later;
+    let mut making = Making { unit, projection: &projection, home: &home, roles: &roles, indexes };
     let tables = making.create().await.map_err(|error| match error {
         ProjectionError::Store(error) if error.kind() == StoreErrorKind::Privilege => refused(format!(
             "cannot be recomputed beside itself: {error}; verify it as a member of everfold_admin"
