@@ -170,6 +170,12 @@ impl Store {
         self.remove(leftovers, actor).await.map(drop)
     }
 
+    /// The same for all projections, those of other namespaces too.
+    pub(crate) async fn remove_leftovers(&self, actor: &str) -> Result<(), ProjectionError> {
+        let leftovers = self.backend().leftovers().await?;
+        self.remove(leftovers, actor).await.map(drop)
+    }
+
     /// Rebuilds that are open, and then the last that have ended.
     ///
     /// # Errors

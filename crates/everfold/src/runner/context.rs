@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::options::RunnerOptions;
 use crate::projection::generation::{Generation, ShardId};
 use crate::projection::projector::Projector;
+use crate::rebuild::row::RebuildRow;
 use crate::store::Store;
 
 /// A generation and what applies its events here.
@@ -62,6 +63,15 @@ impl Identity {
             name: generation.name.clone(),
             version: generation.version,
             hash: generation.definition_hash.clone(),
+        }
+    }
+
+    pub(super) fn of_rebuild(row: &RebuildRow) -> Self {
+        Identity {
+            namespace: row.namespace.clone(),
+            name: row.name.clone(),
+            version: row.version,
+            hash: row.definition_hash.clone(),
         }
     }
 }

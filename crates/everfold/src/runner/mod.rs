@@ -13,6 +13,7 @@ pub(crate) mod backoff;
 mod context;
 mod once;
 mod options;
+mod rebuilds;
 mod shard;
 mod watchdog;
 mod worker;
@@ -26,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use crate::error::ProjectionError;
 use crate::projection::Projection;
 use crate::projection::definition::ProjectionKind;
+use crate::projection::generation::GenerationStatus;
 use crate::projection::projector::Projector;
 use crate::projection::registry::unknown;
 use crate::store::Store;
@@ -103,6 +105,9 @@ impl Runner {
             let projector = projection.projector.clone();
             let generation = self.store.register_generation(projection).await?.generation;
             given.insert(Identity::of(&generation), projector);
+            if generation.status == GenerationStatus::Building {
+                rebuilds::fill_first(&self.store, &generation).await?;
+            }
             // Readers go on to see an older version while this one is built beside it, and the
             // database has its SQL: it must not stand still where only the new files are.
             for older in self.store.generations_of(&generation.name).await? {

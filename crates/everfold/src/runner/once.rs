@@ -4,12 +4,14 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::context::Identity;
+use super::rebuilds::open_here;
 use super::{Runner, RunnerHandle};
 use crate::Position;
 use crate::error::{ProjectionError, StoreError};
 use crate::projection::definition::Lifecycle;
 use crate::projection::generation::{Generation, GenerationState, GenerationStatus, ShardState};
 use crate::projection::registry::past_the_end;
+use crate::rebuild::row::Wanted;
 
 /// First pause between two looks; it doubles while nothing happens.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -71,6 +73,10 @@ impl RunnerHandle {
         let states = self.context.store.backend().states().await?;
         // Later than the checkpoints, which are never past it.
         let highest = self.context.store.backend().heads().await?.highest;
+        let open = open_here(&self.context).await?;
+        if self.context.options.rebuilds > 0 && open.iter().any(|row| row.wanted == Wanted::Run) {
+            return Ok(Behind::Some);
+        }
         let (mut failed, mut owing) = (None, Vec::new());
         for state in states {
             if !given.contains(&Identity::of(&state.generation)) {

@@ -31,6 +31,8 @@ pub struct RunnerOptions {
     pub log_retention: Duration,
     /// Settle what inline projections owe. Default: true.
     pub drain: bool,
+    /// Most rebuilds that this runner works on at once: 1. 0: none.
+    pub rebuilds: usize,
     /// How long [`RunnerHandle::stop`](crate::RunnerHandle::stop) waits for batches in hand: 30 s.
     pub stop_timeout: Duration,
 }
@@ -47,6 +49,7 @@ impl Default for RunnerOptions {
             handler_timeout: None,
             log_retention: Duration::from_secs(14 * 24 * 60 * 60),
             drain: true,
+            rebuilds: 1,
             stop_timeout: Duration::from_secs(30),
         }
     }

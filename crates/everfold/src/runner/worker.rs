@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::context::{Context, Identity, Runnable};
+use super::rebuilds::Rebuilds;
 use super::shard::{Bells, Ended, Place, RUNNING, Shard};
 use super::watchdog::Watchdog;
 use crate::Position;
@@ -36,6 +37,7 @@ pub(super) struct Worker {
     /// Rung for a generation that owes something.
     owing: HashMap<i32, Arc<Notify>>,
     watchdog: Watchdog,
+    rebuilds: Rebuilds,
     /// When old rows of the logs were deleted last, by this worker.
     pruned: Option<Instant>,
 }
@@ -51,6 +53,7 @@ impl Worker {
     pub(super) fn new(context: Arc<Context>, stop: CancellationToken) -> Self {
         Worker {
             watchdog: Watchdog::new(Arc::clone(&context)),
+            rebuilds: Rebuilds::new(Arc::clone(&context), stop.child_token()),
             context,
             stop,
             runnable: HashMap::new(),
@@ -145,6 +148,7 @@ impl Worker {
         if !carries.is_empty() {
             self.retry_wanted(carries).await?;
         }
+        self.rebuilds.look().await?;
         // At once the first time: a runner that a scheduler starts does not live for long.
         if self.pruned.is_none_or(|pruned| pruned.elapsed() >= PRUNE_EVERY) {
             self.pruned = Some(Instant::now());
@@ -197,6 +201,9 @@ impl Worker {
             let pruned = context.store.backend().prune(context.options.log_retention).await;
             if let Err(error) = pruned {
                 tracing::warn!(%error, "old rows of the run log could not be deleted");
+            }
+            if let Err(error) = context.store.remove_leftovers(&context.options.worker_name).await {
+                tracing::warn!(%error, "generations that are retired could not be dropped");
             }
         });
     }
@@ -367,7 +374,10 @@ impl Worker {
     /// Lets the batches in hand finish, then gives up all leases so that others go on at once.
     async fn leave(mut self) {
         self.stop.cancel();
-        let finishing = async { while self.shards.join_next().await.is_some() {} };
+        let finishing = async {
+            while self.shards.join_next().await.is_some() {}
+            self.rebuilds.finish().await;
+        };
         let patience = self.context.options.stop_timeout;
         if tokio::time::timeout(patience, finishing).await.is_err() {
             tracing::warn!(?patience, "batches in hand did not finish in time, leaving them");
