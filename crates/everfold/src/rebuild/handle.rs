@@ -138,6 +138,12 @@ impl Rebuild {
     }
 }
 
+impl std::fmt::Debug for Rebuild {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rebuild").field("progress", &self.progress()).finish_non_exhaustive()
+    }
+}
+
 impl Stream for Rebuild {
     type Item = RebuildProgress;
 

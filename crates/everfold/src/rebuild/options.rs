@@ -70,3 +70,11 @@ impl Default for RebuildOptions {
         }
     }
 }
+
+impl RebuildOptions {
+    /// The defaults, in place.
+    #[must_use]
+    pub fn in_place() -> Self {
+        RebuildOptions { in_place: true, ..RebuildOptions::default() }
+    }
+}

@@ -28,6 +28,7 @@ mod pausing;
 mod places;
 mod poison;
 mod read;
+mod rebuild;
 mod refused;
 mod register;
 mod repeat;
