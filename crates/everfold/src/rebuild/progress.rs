@@ -76,8 +76,8 @@ impl RebuildProgress {
             finished_at: row.finished_at,
             events_per_second: None,
             appended_per_second: None,
-            appends_held: None,
-            comparison: None,
+            appends_held: row.report.held_us.map(Duration::from_micros),
+            comparison: row.report.comparison,
         }
     }
 

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use uuid::Uuid;
 
+use super::compare::Comparison;
 use super::options::RebuildOptions;
 use crate::Position;
 use crate::projection::definition::stored_word;
@@ -122,6 +123,7 @@ pub(crate) struct RebuildRow {
     pub(crate) events_done: u64,
     pub(crate) events_total: u64,
     pub(crate) message: Option<String>,
+    pub(crate) report: RebuildReport,
     pub(crate) wanted: Wanted,
     pub(crate) epoch: i64,
     pub(crate) owner: Option<Uuid>,
@@ -132,6 +134,16 @@ pub(crate) struct RebuildRow {
     pub(crate) requested_at: Timestamp,
     pub(crate) flipped_at: Option<Timestamp>,
     pub(crate) finished_at: Option<Timestamp>,
+}
+
+/// What is stored of how a rebuild went.
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub(crate) struct RebuildReport {
+    /// What comparing it with what readers see has found.
+    pub(crate) comparison: Option<Comparison>,
+    /// How long the switch held appends up, in microseconds.
+    pub(crate) held_us: Option<u64>,
 }
 
 /// What is stored of how a rebuild is to be done.
@@ -180,4 +192,6 @@ pub(crate) struct RebuildFigures {
     pub(crate) events_done: u64,
     pub(crate) events_total: u64,
     pub(crate) message: Option<String>,
+    /// `None`: as it is.
+    pub(crate) report: Option<RebuildReport>,
 }

@@ -25,6 +25,8 @@ CREATE TABLE everfold.rebuilds (
     events_total bigint NOT NULL DEFAULT 0,
     -- What it waits for, or why it ended as it did.
     message text,
+    -- What comparing it has found, and how long the switch held appends up.
+    report jsonb NOT NULL DEFAULT '{}',
     -- What an operator wants of it.
     wanted text NOT NULL DEFAULT 'run',
     -- Who works on it: a lease as those of shards. Raised by whoever takes it.

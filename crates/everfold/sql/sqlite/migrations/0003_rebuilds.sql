@@ -18,6 +18,7 @@ CREATE TABLE everfold_rebuilds (
     events_done INTEGER NOT NULL DEFAULT 0,
     events_total INTEGER NOT NULL DEFAULT 0,
     message TEXT,
+    report TEXT NOT NULL DEFAULT '{}',
     wanted TEXT NOT NULL DEFAULT 'run',
     epoch INTEGER NOT NULL DEFAULT 0,
     owner TEXT,

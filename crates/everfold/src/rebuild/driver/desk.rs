@@ -12,7 +12,9 @@ use crate::error::{ProjectionError, StoreError, StoreErrorKind};
 use crate::projection::projector::ApplyError;
 use crate::rebuild::Comparison;
 use crate::rebuild::pace::Pace;
-use crate::rebuild::row::{RebuildFigures, RebuildLease, RebuildPhase, RebuildRow, Wanted};
+use crate::rebuild::row::{
+    RebuildFigures, RebuildLease, RebuildPhase, RebuildReport, RebuildRow, Wanted,
+};
 use crate::runner::backoff::Backoff;
 use crate::store::{Store, jitter};
 
@@ -45,6 +47,7 @@ pub(super) struct Desk {
     pub(super) done: Arc<AtomicU64>,
     pub(super) pace: Arc<Pace>,
     figures: Mutex<(RebuildPhase, u64, Option<String>)>,
+    report: Mutex<RebuildReport>,
     wanted: watch::Sender<Wanted>,
     /// Whoever works ends: the lease is lost, or this process stops.
     pub(super) gone: CancellationToken,
@@ -69,6 +72,7 @@ impl Desk {
             done: Arc::new(AtomicU64::new(row.events_done)),
             pace: Arc::new(Pace::new(&row.options.options)),
             figures: Mutex::new((row.phase, row.events_total, row.message.clone())),
+            report: Mutex::new(row.report.clone()),
             wanted: watch::Sender::new(row.wanted),
             gone: stop,
             lost: AtomicBool::new(false),
@@ -103,8 +107,15 @@ impl Desk {
 
     /// What came of comparing it with what readers see.
     pub(super) fn compared(&self, found: &Comparison) {
-        let message = format!("{} of {} rows differ", found.differences, found.compared);
-        self.say(Some(message));
+        self.report.lock().expect("nothing panics with this locked").comparison =
+            Some(found.clone());
+        self.beat.notify_one();
+    }
+
+    /// How long the switch took, which is how long it held appends up at most.
+    pub(super) fn held(&self, held: Duration) {
+        let held = u64::try_from(held.as_micros()).ok();
+        self.report.lock().expect("nothing panics with this locked").held_us = held;
     }
 
     /// How many events there are in all, as far as is known; it never shrinks below what is done.
@@ -131,7 +142,8 @@ impl Desk {
             self.figures.lock().expect("nothing panics with this locked").clone();
         let events_done = self.done.load(Ordering::Relaxed);
         let events_total = total.max(events_done);
-        RebuildFigures { phase: Some(phase), events_done, events_total, message }
+        let report = Some(self.report.lock().expect("nothing panics with this locked").clone());
+        RebuildFigures { phase: Some(phase), events_done, events_total, message, report }
     }
 
     /// Signs of life, until the lease is lost or the work ends.

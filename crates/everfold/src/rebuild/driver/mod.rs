@@ -314,6 +314,10 @@ impl Driver {
         let mut troubles = 0;
         loop {
             let (backend, lease) = (self.desk.store.backend(), self.desk.lease);
+            let last = RebuildFigures { phase: None, ..figures.clone() };
+            if let Ok(None) = backend.beat_rebuild(lease, LEASE_TTL, last).await {
+                return Ended::Left;
+            }
             match backend.end_rebuild(lease, figures.clone(), self.actor.clone()).await {
                 Ok(true) => break,
                 Ok(false) => return Ended::Left,

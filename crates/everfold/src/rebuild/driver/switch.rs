@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::desk::{Halt, Step};
 use super::{Driver, Target};
@@ -80,8 +80,14 @@ impl Driver {
         loop {
             self.catch_up(&target).await?;
             let source = self.source(&target).await?;
+            let begun = Instant::now();
             match self.step(&target, source, SwitchStep::Flip).await? {
-                Stepped::Done => return self.switched(&target).await,
+                Stepped::Done => {
+                    if target.is_inline() {
+                        self.desk.held(begun.elapsed());
+                    }
+                    return self.switched(&target).await;
+                }
                 Stepped::TryAgain => {}
                 Stepped::Busy => {
                     busy += 1;
@@ -214,14 +220,16 @@ impl Driver {
                 Err(error) => Err(error),
             };
             match outcome {
-                Ok(()) if settled == 0 => return Ok(()),
-                Ok(()) => {}
-                Err(ApplyError::LeaseLost) if self.row.flipped_at.is_some() => {
-                    let owing = || backend.owing(vec![target.generation.id]);
-                    if self.desk.patiently(owing).await?.is_empty() {
+                Ok(()) if settled > 0 => {}
+                Ok(()) => {
+                    if self.owes_nothing(target).await? {
                         return Ok(());
                     }
-                    self.desk.pause(LOOK).await?;
+                }
+                Err(ApplyError::LeaseLost) if self.row.flipped_at.is_some() => {
+                    if self.owes_nothing(target).await? {
+                        return Ok(());
+                    }
                 }
                 Err(error) => {
                     let mut troubles = Backoff::new(LOOK, Duration::from_secs(1));
@@ -229,6 +237,17 @@ impl Driver {
                 }
             }
         }
+    }
+
+    /// Whether all is settled that no dead letter holds; otherwise there is a pause.
+    async fn owes_nothing(&self, target: &Target) -> Step<bool> {
+        let backend = self.desk.store.backend();
+        let owing = || backend.owing(vec![target.generation.id]);
+        let nothing = self.desk.patiently(owing).await?.is_empty();
+        if !nothing {
+            self.desk.pause(LOOK).await?;
+        }
+        Ok(nothing)
     }
 
     async fn drain_shards(

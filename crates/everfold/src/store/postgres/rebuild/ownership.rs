@@ -17,6 +17,7 @@ use crate::store::postgres::PostgresStore;
 use crate::store::postgres::connect::Param;
 use crate::store::postgres::projection::transaction::{begin, finish};
 use crate::store::postgres::projection::unit::{PostgresUnit, TIMEOUTS, statement};
+use crate::store::postgres::types::JsonText;
 
 const TAKE: &str = statement!("take_rebuild");
 const LOCK_CHECKPOINTS: &str =
@@ -29,7 +30,7 @@ const TAKE_CHECKPOINTS: &str = "UPDATE everfold.checkpoints \
 const BEAT: &str = concat!(
     "UPDATE everfold.rebuilds r \
      SET expires_at = clock_timestamp() + make_interval(secs => $3 / 1000.0), \
-         phase = coalesce($4, r.phase), events_done = $5, events_total = $6, message = $7 \
+         phase = coalesce($4, r.phase), events_done = $5, events_total = $6, message = $7, report = coalesce($8, r.report) \
      FROM everfold.projections p \
      WHERE r.id = $1 AND r.epoch = $2 AND r.finished_at IS NULL AND p.id = r.projection RETURNING ",
     columns!()
@@ -108,7 +109,9 @@ pub(super) async fn beat(
 ) -> Result<Option<RebuildRow>, StoreError> {
     let (done, total) = (stored(figures.events_done), stored(figures.events_total));
     let (ttl, phase) = (milliseconds(ttl), figures.phase.map(RebuildPhase::as_str));
-    let params: [Param<'_>; 7] = [
+    let report = stored_report(figures);
+    let report = report.as_deref().map(JsonText::new);
+    let params: [Param<'_>; 8] = [
         (&lease.rebuild, Type::INT4),
         (&lease.epoch, Type::INT8),
         (&ttl, Type::INT4),
@@ -116,9 +119,14 @@ pub(super) async fn beat(
         (&done, Type::INT8),
         (&total, Type::INT8),
         (&figures.message, Type::TEXT),
+        (&report, Type::JSONB),
     ];
     let rows = store.engine.get().await?.query(BEAT, &params).await?;
     rows.first().map(read).transpose()
+}
+
+fn stored_report(figures: &RebuildFigures) -> Option<String> {
+    figures.report.as_ref().and_then(|report| serde_json::to_string(report).ok())
 }
 
 pub(super) async fn leave(store: &PostgresStore, lease: RebuildLease) -> Result<(), StoreError> {

@@ -13,13 +13,13 @@ macro_rules! columns {
         "r.id, p.namespace, p.name, r.kind, r.version, r.definition_hash, r.target, r.source, \
          r.phase, r.options, r.cutoff, r.events_done, r.events_total, r.message, r.wanted, r.epoch, \
          r.owner, r.owner_name, (r.owner IS NOT NULL AND r.expires_at >= clock_timestamp()) IS TRUE, \
-         r.requested_by, r.requested_at, r.flipped_at, r.finished_at"
+         r.requested_by, r.requested_at, r.flipped_at, r.finished_at, r.report"
     };
 }
 pub(super) use columns;
 
 pub(super) fn rebuild(row: &Row) -> Result<RebuildRow, StoreError> {
-    let JsonString(options) = row.get(9);
+    let (JsonString(options), JsonString(report)) = (row.get(9), row.get(23));
     let time = |column| row.get::<_, Option<Time>>(column).map(|time| time.0);
     Ok(RebuildRow {
         id: row.get(0),
@@ -36,6 +36,7 @@ pub(super) fn rebuild(row: &Row) -> Result<RebuildRow, StoreError> {
         events_done: row.get::<_, i64>(11).unsigned_abs(),
         events_total: row.get::<_, i64>(12).unsigned_abs(),
         message: row.get(13),
+        report: serde_json::from_str(&report).map_err(unreadable)?,
         wanted: known(row, 14, Wanted::from_stored)?,
         epoch: row.get(15),
         owner: row.get(16),

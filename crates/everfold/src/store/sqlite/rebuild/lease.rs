@@ -91,6 +91,7 @@ pub(super) fn beat(
         stored(figures.events_done),
         stored(figures.events_total),
         figures.message,
+        figures.report.as_ref().and_then(|report| serde_json::to_string(report).ok()),
     ];
     if connection.prepare_cached(BEAT)?.execute(params)? == 0 {
         return Ok(None);

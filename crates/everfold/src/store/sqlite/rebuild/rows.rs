@@ -62,6 +62,7 @@ fn row(row: &Row<'_>) -> Result<RebuildRow, rusqlite::Error> {
         events_done: count(row, 11)?,
         events_total: count(row, 12)?,
         message: row.get(13)?,
+        report: json_or_null(row, 23)?.unwrap_or_default(),
         wanted: word(row, 14, Wanted::from_stored)?,
         epoch: row.get(15)?,
         owner: owner(row, 16)?,
@@ -166,6 +167,7 @@ pub(super) fn steer(
             events_done: row.events_done,
             events_total: row.events_total,
             message: Some(format!("cancelled by {actor}")),
+            report: None,
         };
         return lease::finish(connection, &row, &figures, actor);
     }

@@ -74,6 +74,7 @@ async fn lease_is_one_workers_until_it_expires_and_then_fences_him_out() {
         events_done: 3,
         events_total: 10,
         message: Some("half way".to_owned()),
+        report: None,
     };
     let row = bench.store.beat_rebuild(first, TTL, figures.clone()).await.unwrap().unwrap();
     assert_eq!((row.phase, row.events_done, row.events_total), (Phase::Copying, 3, 10));
