@@ -24,7 +24,8 @@ impl Driver {
     /// Copies history up to a fixed position, if there is a fast way to. Where an event fails, what was
     /// copied is thrown away, and all of it is done in batches later.
     pub(super) async fn copy_history(&mut self, target: Arc<Target>) -> Step<Arc<Target>> {
-        if !matches!(self.row.kind, RebuildKind::Beside | RebuildKind::InPlace) {
+        let in_parts = matches!(self.row.kind, RebuildKind::Beside | RebuildKind::InPlace);
+        if !in_parts || self.row.options.by_batches {
             return Ok(target);
         }
         let at_the_start = |leases: &[crate::projection::generation::Lease]| {
@@ -113,7 +114,7 @@ impl Driver {
         let (backend, lease) = (self.desk.store.backend(), self.desk.lease);
         self.desk.patiently(|| backend.discard_target(lease)).await?;
         drop(target);
-        self.row.target = None;
+        (self.row.target, self.row.options.by_batches) = (None, true);
         self.desk.done.store(0, std::sync::atomic::Ordering::Relaxed);
         let target = self.target().await?;
         self.swap_in(target).await

@@ -6,6 +6,7 @@
 //! ```
 
 mod compare;
+mod discard;
 mod facts;
 mod looking;
 mod ownership;
@@ -100,6 +101,10 @@ impl RebuildBackend for PostgresStore {
 
     fn target_leases(&self, lease: RebuildLease) -> BoxFuture<'_, Result<Vec<Lease>, ApplyError>> {
         ownership::target_leases(self, lease).boxed()
+    }
+
+    fn discard_target(&self, lease: RebuildLease) -> BoxFuture<'_, Result<(), ApplyError>> {
+        discard::discard_target(self, lease).boxed()
     }
 
     fn compare(&self, comparing: Comparing) -> BoxFuture<'_, Result<Comparison, ApplyError>> {
