@@ -122,7 +122,8 @@ fn is_ahead(state: &GenerationState, highest: Position) -> bool {
 }
 
 fn is_behind(state: &GenerationState, mark: Position) -> bool {
-    state.generation.lifecycle == Lifecycle::CatchUp
+    let Generation { lifecycle, status, .. } = &state.generation;
+    (*lifecycle == Lifecycle::CatchUp || *status == GenerationStatus::Kept)
         && state.shards.iter().any(|shard| shard.position < mark)
 }
 

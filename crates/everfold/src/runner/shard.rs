@@ -1,4 +1,5 @@
-//! One shard under a lease: batches of a catch-up projection, or drains of an inline one.
+//! One shard under a lease: batches of a catch-up projection or of a generation that is kept, or drains
+//! of an inline one.
 //!
 //! ```text
 //!   wait for work ──> a job in one transaction ──ok──────────> again
@@ -132,7 +133,7 @@ impl Shard {
         let troubles = Backoff::new(Duration::from_millis(50), DATABASE_PAUSE_MAX);
         let (position, mark) = (lease.position, Position::START);
         // A drainer looks once at the start.
-        let more = runnable.generation.lifecycle == Lifecycle::Inline;
+        let more = is_drained(&runnable.generation);
         Shard {
             context,
             runnable,
@@ -179,8 +180,8 @@ impl Shard {
         }
     }
 
-    fn is_inline(&self) -> bool {
-        self.runnable.generation.lifecycle == Lifecycle::Inline
+    fn is_drained(&self) -> bool {
+        is_drained(&self.runnable.generation)
     }
 
     /// Waits until there is work; `false` if the task is to end instead.
@@ -192,7 +193,7 @@ impl Shard {
             return Ok(true);
         }
         let (stop, place) = (self.stop.clone(), Arc::clone(&self.place));
-        if self.is_inline() {
+        if self.is_drained() {
             let owing = Arc::clone(&self.owing);
             return Ok(tokio::select! {
                 biased;
@@ -269,7 +270,7 @@ impl Shard {
     fn task(&self, careful: bool) -> Task {
         let (lease, mark, worker) = (self.lease.clone(), self.mark, self.context.worker);
         let (actor, attempts) = (self.context.options.worker_name.clone(), self.refused);
-        match (self.is_inline(), careful) {
+        match (self.is_drained(), careful) {
             (false, false) => {
                 let events_max = self.size.at_most(self.size.events());
                 Task::Batch { lease, mark, events_max, worker }
@@ -438,7 +439,7 @@ impl Shard {
         }
         // A mark is only good for the server that gave it, which may be another one from now on.
         self.mark = Position::START;
-        self.more = self.is_inline();
+        self.more = self.is_drained();
         if (!passes || self.in_a_row >= TOLD_AFTER)
             && let Err(ApplyError::LeaseLost) = self.note(format!("the database: {error}")).await
         {
@@ -446,6 +447,12 @@ impl Shard {
         }
         Next::Pause(self.troubles.pause())
     }
+}
+
+/// Whether appends feed a generation, so that there is nothing to do for it here but what they left out.
+/// One that is kept is fed by batches, inline or not.
+pub(super) fn is_drained(generation: &Generation) -> bool {
+    generation.lifecycle == Lifecycle::Inline && generation.status != GenerationStatus::Kept
 }
 
 /// How large batches are, and how long it waits between tries.

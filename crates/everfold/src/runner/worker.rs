@@ -11,11 +11,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::context::{Context, Identity, Runnable};
 use super::rebuilds::Rebuilds;
-use super::shard::{Bells, Ended, Place, RUNNING, Shard};
+use super::shard::{Bells, Ended, Place, RUNNING, Shard, is_drained};
 use super::watchdog::Watchdog;
 use crate::Position;
 use crate::error::{StoreError, StoreErrorKind};
-use crate::projection::definition::Lifecycle;
 use crate::projection::document::panic_message;
 use crate::projection::generation::{Generation, GenerationStatus, Lease, ShardId};
 use crate::projection::registry::past_the_end;
@@ -72,7 +71,7 @@ impl Worker {
         let mut pause = Duration::ZERO;
         loop {
             let store = self.context.store.clone();
-            let has_inline = self.has_inline();
+            let has_drained = self.has_drained();
             let look = Arc::clone(&self.context);
             tokio::select! {
                 biased;
@@ -85,7 +84,7 @@ impl Worker {
                 }
                 () = look.look.notified() => {}
                 () = tokio::time::sleep_until(beat + pause) => {}
-                mark = store.mark_past(seen), if has_inline => {
+                mark = store.mark_past(seen), if has_drained => {
                     match mark {
                         Ok(mark) => seen = mark,
                         Err(_) => tokio::time::sleep(jitter(Duration::from_millis(200))).await,
@@ -210,7 +209,7 @@ impl Worker {
 
     fn runnable_of(&self, generation: Generation) -> Option<(i32, Runnable)> {
         let projector = self.context.given.get(&Identity::of(&generation))?.clone();
-        if generation.lifecycle == Lifecycle::Inline && !self.context.options.drain {
+        if is_drained(&generation) && !self.context.options.drain {
             return None;
         }
         let id = generation.id;
@@ -266,19 +265,19 @@ impl Worker {
         self.running.insert(shard, Running { epoch, stop, place });
     }
 
-    fn has_inline(&self) -> bool {
-        self.running.keys().any(|shard| self.is_inline(*shard))
+    fn has_drained(&self) -> bool {
+        self.running.keys().any(|shard| self.is_drained(*shard))
     }
 
-    fn is_inline(&self, shard: ShardId) -> bool {
+    fn is_drained(&self, shard: ShardId) -> bool {
         let runnable = self.runnable.get(&shard.generation);
-        runnable.is_some_and(|runnable| runnable.generation.lifecycle == Lifecycle::Inline)
+        runnable.is_some_and(|runnable| is_drained(&runnable.generation))
     }
 
     /// Asks once for all inline projections that are drained here.
     async fn ring_owing(&self) {
-        let inline = self.running.keys().filter(|shard| self.is_inline(**shard));
-        let generations: Vec<i32> = inline.map(|shard| shard.generation).collect();
+        let drained = self.running.keys().filter(|shard| self.is_drained(**shard));
+        let generations: Vec<i32> = drained.map(|shard| shard.generation).collect();
         if generations.is_empty() {
             return;
         }

@@ -213,6 +213,10 @@ pub(crate) trait ProjectionBackend: Send + Sync {
     fn carry(&self, carried: Carried) {
         let _ = carried;
     }
+    /// Appends through this handle have nothing more to do with a generation.
+    fn stop_carrying(&self, generation: i32) {
+        let _ = generation;
+    }
     /// Documents of the active generation.
     fn documents(
         &self,

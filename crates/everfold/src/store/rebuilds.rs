@@ -76,8 +76,10 @@ pub(crate) struct Comparing {
 /// Somebody whose transaction holds a gate.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct GateHolder {
-    /// The transaction, for as long as it lasts.
+    /// The transaction, for as long as it lasts or until it is prepared, which gives it another name.
     pub(crate) transaction: String,
+    /// Whether it is prepared for a two-phase commit.
+    pub(crate) is_prepared: bool,
     /// Who and since when, in words.
     pub(crate) description: String,
 }

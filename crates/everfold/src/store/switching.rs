@@ -11,6 +11,10 @@ use crate::projection::generation::GenerationStatus;
 use crate::projection::projector::ApplyError;
 use crate::rebuild::row::{RebuildLease, Wanted};
 
+/// With gates in hand a statement, a pause between two, and all of it together may take so many times as
+/// long as the wait for the gates.
+pub(crate) const FENCE_HELD_TIMES: u32 = 5;
+
 /// A rebuild that is worked on, with its row locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OwnedRebuild {

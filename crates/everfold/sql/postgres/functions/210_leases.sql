@@ -5,10 +5,20 @@
 -- is locked is in the middle of a batch, and its owner lives.
 
 -- Generations whose shards are to be run: fed behind the appends, or inline with skips to be settled.
+-- Inline ones that are being built are left to rebuilds.
 CREATE OR REPLACE FUNCTION everfold.is_run(status text, lifecycle text) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT $1 OPERATOR(pg_catalog.=) ANY ('{active,kept,rebuilding}'::pg_catalog.text[])
-        OR ($1 OPERATOR(pg_catalog.=) 'building' AND $2 OPERATOR(pg_catalog.=) 'catch-up')
+    SELECT $1 OPERATOR(pg_catalog.=) ANY ('{active,kept}'::pg_catalog.text[])
+        OR ($1 OPERATOR(pg_catalog.=) ANY ('{building,rebuilding}'::pg_catalog.text[])
+            AND $2 OPERATOR(pg_catalog.=) 'catch-up')
+$$;
+
+-- Whether a rebuild that has not switched readers over yet works on a generation: its shards are the
+-- rebuild's, whoever works on it.
+CREATE OR REPLACE FUNCTION everfold.is_rebuilt(generation integer) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, everfold, pg_temp AS $$
+    SELECT EXISTS (SELECT FROM everfold.rebuilds r
+                    WHERE r.target = $1 AND r.finished_at IS NULL AND r.flipped_at IS NULL)
 $$;
 
 -- A worker's sign of life: its row and its leases are prolonged, workers that died are forgotten, what
@@ -55,6 +65,7 @@ BEGIN
       FROM (SELECT c.generation, c.shard FROM everfold.checkpoints c
               JOIN everfold.generations g ON g.id = c.generation
              WHERE c.owner = $1 AND NOT (g.id = ANY ($3) AND everfold.is_run(g.status, g.lifecycle))
+               AND NOT everfold.is_rebuilt(g.id)
                FOR UPDATE OF c SKIP LOCKED) mine
      WHERE u.generation = mine.generation AND u.shard = mine.shard;
 
@@ -71,6 +82,7 @@ BEGIN
                                    FROM everfold.workers w
                                   WHERE g.id = ANY (w.carries) AND w.expires_at >= clock_timestamp()) w
              WHERE g.id = ANY ($3) AND everfold.is_run(g.status, g.lifecycle)
+               AND NOT everfold.is_rebuilt(g.id)
         ), pools AS (
             SELECT min(c.id) AS first, array_agg(c.id) AS generations, c.workers
               FROM carried c GROUP BY c.workers
@@ -128,6 +140,7 @@ BEGIN
         SELECT c.generation, c.shard, c.epoch, c.position
           FROM everfold.checkpoints c JOIN everfold.generations g ON g.id = c.generation
          WHERE c.owner = $1 AND g.id = ANY ($3) AND everfold.is_run(g.status, g.lifecycle)
+           AND NOT everfold.is_rebuilt(g.id)
            AND (c.generation, c.shard) NOT IN (SELECT s.g, s.s FROM unnest(surplus, surplus_shards) AS s(g, s))
          ORDER BY c.generation, c.shard;
 END $$;
@@ -139,23 +152,55 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, everfold, pg_temp AS $$
     DELETE FROM everfold.workers WHERE id = $1;
 $$;
 
+-- Up to where the open skips of an inline generation are owed. One that appends feed owes all of them.
+-- One that is fed behind the appends owes those up to its checkpoint: the others come with their
+-- events. So does one that was fed that way until it was stopped. The caller has the checkpoint's row.
+CREATE OR REPLACE FUNCTION everfold.owed_up_to(generation integer) RETURNS bigint
+LANGUAGE sql STABLE SET search_path = pg_catalog, everfold, pg_temp AS $$
+    SELECT CASE
+           WHEN g.status IN ('building', 'rebuilding', 'kept')
+             OR (g.status <> 'active' AND p.active_generation IS DISTINCT FROM g.id)
+           THEN (SELECT min(c.position) FROM everfold.checkpoints c WHERE c.generation = g.id)
+           ELSE 9223372036854775807 END
+      FROM everfold.generations g JOIN everfold.projections p ON p.id = g.projection
+     WHERE g.id = $1
+$$;
+
 -- Takes open skips of an inline generation out, the earliest first, for whoever settles them: at most
 -- so many, and never a later one of a key without those before it. Keys with a dead letter are left,
 -- and so are keys that an append is working on right now: it settles them itself, or adds to them.
 --
 -- Holding the key's lock is what makes the look after it exact: every append of the key has ended.
 -- For keys that are streams it is the lock of the stream, otherwise that of the key (015_locks.sql).
+-- A generation that is fed behind the appends needs no such locks: none of them settles its skips, or
+-- adds to those up to its checkpoint.
 CREATE OR REPLACE FUNCTION everfold.take_skips(generation integer, max_skips integer)
 RETURNS TABLE ("position" bigint, key text)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, everfold, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
     by_stream boolean := (SELECT g.key_fields IS NULL FROM everfold.generations g WHERE g.id = $1);
+    owed_up_to bigint := everfold.owed_up_to($1);
     candidates text[];
     last_position bigint;
     candidate text;
     locked text[] := '{}';
 BEGIN
+    IF owed_up_to < 9223372036854775807 THEN
+        RETURN QUERY
+            WITH taken AS (
+                DELETE FROM everfold.skips t
+                 WHERE t.generation = $1 AND t.position IN (
+                       SELECT s.position FROM everfold.skips s
+                        WHERE s.generation = $1 AND s.position <= owed_up_to
+                          AND NOT EXISTS (SELECT FROM everfold.dead_letters d
+                                           WHERE d.generation = $1 AND d.key = s.key)
+                        ORDER BY s.position LIMIT $2)
+                RETURNING t.position, t.key
+            )
+            SELECT t.position, t.key FROM taken t ORDER BY t.position;
+        RETURN;
+    END IF;
     SELECT array_agg(s.key ORDER BY s.position), max(s.position) INTO candidates, last_position
       FROM (SELECT s.key, s.position FROM everfold.skips s
              WHERE s.generation = $1

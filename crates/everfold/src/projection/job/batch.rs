@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::apply::{Careful, End};
 use super::page::Page;
-use super::{Failure, Job, JobOutcome};
+use super::{CAREFUL_SKIPS, Failure, Job, JobOutcome};
 use crate::Position;
 use crate::projection::generation::{GenerationStatus, Lease, RunLogRow};
 use crate::projection::projector::{ApplyError, Projector};
@@ -32,27 +32,43 @@ impl Job {
     ) -> Result<JobOutcome, ApplyError> {
         let started = Instant::now();
         let from = unit.lock_checkpoint(batch.lease).await?;
+        if self.is_inline() {
+            // What it owes at or below its checkpoint comes before everything above it.
+            let outcome = self.drain(unit, batch.lease, batch.events_max).await?;
+            if outcome.applied > 0 {
+                return Ok(JobOutcome { more: true, ..outcome });
+            }
+        }
         if batch.mark <= from {
             return Ok(JobOutcome { position: from, ..JobOutcome::default() });
         }
-        let by_the_database = matches!(self.projector, Projector::Sql)
-            && !unit.holds_keys(self.generation.id).await?;
-        let (to, applied) = if by_the_database {
-            self.apply_range(unit, &batch, from).await?
-        } else {
-            let page = unit.read_events(self.wanted(&batch, from, batch.events_max)).await?;
-            let (events, to) = (page.events, page.read_to);
-            let page = self.page(events, Some(batch.lease.shard.shard));
-            let held = self.held(unit, &page).await?;
-            let mut careful = Careful::new(self.generation.on_error(), 0, held);
-            let free = careful.free(&page, &page.all());
-            self.apply(unit, &page, &free).await?;
-            careful.hold(&page, &page.all());
-            self.put_aside(unit, &careful).await?;
-            (to, free.len() as u64)
-        };
+        let (to, applied) = self.apply_next(unit, &batch, from).await?;
         self.advance(unit, &batch, from, to, applied, started).await?;
         Ok(JobOutcome { position: to, applied, more: to < batch.mark, ..JobOutcome::default() })
+    }
+
+    /// Applies the next events of a shard, all or none: how far it came, and how many there were.
+    pub(super) async fn apply_next<U: Unit>(
+        &self,
+        unit: &mut U,
+        batch: &Batch<'_>,
+        from: Position,
+    ) -> Result<(Position, u64), ApplyError> {
+        let by_the_database = matches!(self.projector, Projector::Sql)
+            && !unit.holds_keys(self.generation.id).await?;
+        if by_the_database {
+            return self.apply_range(unit, batch, from).await;
+        }
+        let page = unit.read_events(self.wanted(batch, from, batch.events_max)).await?;
+        let (events, to) = (page.events, page.read_to);
+        let page = self.page(events, Some(batch.lease.shard.shard));
+        let held = self.held(unit, &page).await?;
+        let mut careful = Careful::new(self.generation.on_error(), 0, held);
+        let free = careful.free(&page, &page.all());
+        self.apply(unit, &page, &free).await?;
+        careful.hold(&page, &page.all());
+        self.put_aside(unit, &careful).await?;
+        Ok((to, free.len() as u64))
     }
 
     /// Which keys of these events wait, and behind which event.
@@ -96,6 +112,10 @@ impl Job {
     ) -> Result<JobOutcome, ApplyError> {
         let started = Instant::now();
         let from = unit.lock_checkpoint(batch.lease).await?;
+        if self.is_inline() && unit.owes(self.generation.id).await? {
+            let events_max = batch.events_max.min(CAREFUL_SKIPS);
+            return self.careful_drain(unit, batch.lease, events_max, attempts).await;
+        }
         if batch.mark <= from {
             return Ok(JobOutcome { position: from, ..JobOutcome::default() });
         }
@@ -127,7 +147,8 @@ impl Job {
         Ok(JobOutcome { position: to, applied, more, failure, ..JobOutcome::default() })
     }
 
-    /// The projection has failed: nobody runs it until somebody resumes it.
+    /// The projection has failed: nobody runs it until somebody resumes it. For an inline one that is
+    /// written by whoever runs the job, where appends can be shut out.
     async fn fail<U: Unit>(
         &self,
         unit: &mut U,
@@ -136,7 +157,9 @@ impl Job {
     ) -> Result<(), ApplyError> {
         let reason = self.failed_reason(failure);
         unit.note_failure(lease, &failure.message).await?;
-        unit.set_status(self.generation.id, GenerationStatus::Failed, Some(&reason)).await?;
+        if !self.is_inline() {
+            unit.set_status(self.generation.id, GenerationStatus::Failed, Some(&reason)).await?;
+        }
         let message = self.message("failure", Some(failure.position), None, reason);
         unit.record(&[message]).await
     }
@@ -160,7 +183,8 @@ impl Job {
         Wanted { generation: &self.generation, after, up_to: batch.mark, events_max }
     }
 
-    /// Moves the checkpoint, also over ranges without a match. Only batches with events are logged.
+    /// Moves the checkpoint, also over ranges without a match, and settles the skips that an inline
+    /// generation has in the range. Only batches with events are logged.
     async fn advance<U: Unit>(
         &self,
         unit: &mut U,
@@ -171,6 +195,10 @@ impl Job {
         started: Instant,
     ) -> Result<(), ApplyError> {
         unit.advance(batch.lease, from, to).await?;
+        if self.is_inline() {
+            let actor = batch.worker.to_string();
+            unit.settle_skips(self.generation.id, from, to, &actor).await?;
+        }
         if events == 0 {
             return Ok(());
         }

@@ -7,6 +7,9 @@
 //!   Drain ──refused──> …                                                   ──> CarefulDrain
 //!   an operator ──────────────────────────────────────────────────────────> Retry, Discard
 //! ```
+//!
+//! An inline generation is drained while appends feed it. While it is fed behind them (built, or kept)
+//! it gets batches, which first settle what it owes up to its checkpoint.
 
 mod apply;
 mod batch;
@@ -27,6 +30,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::definition::Lifecycle;
 use super::generation::{Generation, Lease};
 use super::projector::{ApplyError, Projector};
 use crate::Position;
@@ -218,6 +222,10 @@ impl Job {
             Task::Trial => Ok(JobOutcome::default()),
             Task::Switch(switch) => self.switch(unit, switch).await,
         }
+    }
+
+    fn is_inline(&self) -> bool {
+        self.generation.lifecycle == Lifecycle::Inline
     }
 
     /// Why the projection has failed, and what to do about it.

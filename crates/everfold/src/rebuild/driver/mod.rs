@@ -11,6 +11,7 @@
 mod desk;
 mod feed;
 mod history;
+mod holders;
 mod switch;
 
 use std::sync::Arc;

@@ -1,11 +1,11 @@
 //! Switching readers and appends over: behind the fence, or without it where callers' transactions
 //! outlast it. docs/design.md, Rebuilds, has the protocol; each step is one job of projection/job.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::desk::{Halt, Step};
+use super::holders::Waiting;
 use super::{Driver, Target};
 use crate::Position;
 use crate::error::StoreErrorKind;
@@ -273,21 +273,20 @@ impl Driver {
     async fn wait_for_holders(&self, generations: &[i32]) -> Step {
         let backend = self.desk.store.backend();
         let look = || backend.gate_holders(generations.to_vec());
-        let holders = self.desk.patiently(look).await?;
-        let mut waiting: HashSet<String> =
-            holders.into_iter().map(|holder| holder.transaction).collect();
-        while !waiting.is_empty() {
+        let mut waiting = Waiting::for_all(&self.desk.patiently(look).await?);
+        while !waiting.is_over() {
             self.desk.pause(LOOK).await?;
             let holders = self.desk.patiently(look).await?;
+            waiting.look(&holders);
             let named: Vec<&str> = holders
                 .iter()
-                .filter(|holder| waiting.contains(&holder.transaction))
+                .filter(|holder| waiting.is_for(holder))
                 .map(|holder| holder.description.as_str())
                 .take(NAMED)
                 .collect();
-            self.desk.say(Some(format!("waiting for {}", named.join("; "))));
-            let still: HashSet<String> = holders.into_iter().map(|h| h.transaction).collect();
-            waiting.retain(|transaction| still.contains(transaction));
+            if !named.is_empty() {
+                self.desk.say(Some(format!("waiting for {}", named.join("; "))));
+            }
         }
         self.desk.say(None);
         Ok(())

@@ -63,6 +63,11 @@ impl Inline {
         Arc::make_mut(&mut place).insert(carried.generation.id, carried);
     }
 
+    pub(super) fn stop_carrying(&self, generation: i32) {
+        let mut place = self.carried.write().expect("nothing panics with this locked");
+        Arc::make_mut(&mut place).remove(&generation);
+    }
+
     /// What an append that begins now applies; `None` if there is nothing.
     pub(super) fn carries(&self) -> Option<Carries> {
         let carried = self.carried.read().expect("nothing panics with this locked");

@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::unit::PostgresUnit;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::projection::projector::ApplyError;
-use crate::store::jitter;
 use crate::store::postgres::connect::QueryError;
+use crate::store::{FENCE_HELD_TIMES, jitter};
 
 /// Everything that inline generations are, for all appends.
 pub(in crate::store::postgres) const REGISTRY: &str =
@@ -22,9 +22,6 @@ pub(in crate::store::postgres) const TIMEOUTS: &str = "SET LOCAL lock_timeout = 
 
 /// How often gates are tried for before it is given up.
 pub(in crate::store::postgres) const TRIES: u32 = 60;
-
-/// A statement with gates in hand may take so many times as long as the wait for them.
-const HELD_TIMES: u32 = 5;
 
 /// With the registry gate in hand.
 const HELD: &str = "SET LOCAL lock_timeout = '300ms'; SET LOCAL statement_timeout = '1s'; \
@@ -115,7 +112,8 @@ pub(super) async fn fence(
     let locks = registry.into_iter().chain(generations.iter().map(|id| lock_of(*id)));
     // One statement, so that its timeout is that of all of them.
     let locks = locks.collect::<Vec<_>>().join(", ");
-    let (wait, held) = (timeout.as_millis().max(1), (timeout * HELD_TIMES).as_millis().max(1));
+    let (wait, held) =
+        (timeout.as_millis().max(1), (timeout * FENCE_HELD_TIMES).as_millis().max(1));
     let sql = format!(
         "SET LOCAL lock_timeout = '{wait}ms'; SET LOCAL statement_timeout = '{wait}ms'; \
          SET LOCAL idle_in_transaction_session_timeout = '{held}ms'; SELECT {locks}; \

@@ -153,6 +153,10 @@ impl ProjectionBackend for PostgresStore {
         self.inline.carry(carried);
     }
 
+    fn stop_carrying(&self, generation: i32) {
+        self.inline.stop_carrying(generation);
+    }
+
     fn documents(
         &self,
         query: DocumentQuery,

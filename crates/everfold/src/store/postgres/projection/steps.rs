@@ -40,7 +40,8 @@ const DELETE_DEAD_LETTERS: &str =
 const TAKE_SKIPS: &str = "SELECT position, key FROM everfold.take_skips($1, $2)";
 /// For callers that hold the gate: no append of the generation is under way.
 const TAKE_SKIPS_OF: &str = "WITH taken AS (DELETE FROM everfold.skips \
-    WHERE generation = $1 AND key = $2 RETURNING position) SELECT position FROM taken ORDER BY 1";
+    WHERE generation = $1 AND key = $2 AND position <= everfold.owed_up_to($1) RETURNING position) \
+    SELECT position FROM taken ORDER BY 1";
 const SET_STATUS: &str = "UPDATE everfold.generations \
     SET status = $2, reason = $3, status_since = clock_timestamp() WHERE id = $1 RETURNING lifecycle";
 const RECORD: &str = "INSERT INTO everfold.system_messages \

@@ -8,6 +8,7 @@
 mod compare;
 mod discard;
 mod facts;
+mod holders;
 mod looking;
 mod ownership;
 mod request;
@@ -32,7 +33,7 @@ use crate::projection::generation::{Generation, Lease};
 use crate::projection::projector::ApplyError;
 use crate::rebuild::Comparison;
 use crate::rebuild::row::{RebuildFigures, RebuildLease, RebuildRequest, RebuildRow, Wanted};
-use crate::store::{Comparing, Counted, GenerationFacts, RebuildBackend};
+use crate::store::{Comparing, Counted, GateHolder, GenerationFacts, RebuildBackend};
 
 impl RebuildBackend for PostgresStore {
     fn request_rebuild(
@@ -113,6 +114,13 @@ impl RebuildBackend for PostgresStore {
 
     fn generation_facts(&self) -> BoxFuture<'_, Result<Vec<GenerationFacts>, StoreError>> {
         facts::generation_facts(&self.connections).boxed()
+    }
+
+    fn gate_holders(
+        &self,
+        generations: Vec<i32>,
+    ) -> BoxFuture<'_, Result<Vec<GateHolder>, StoreError>> {
+        async move { holders::gate_holders(&self.engine, &generations).await }.boxed()
     }
 
     fn count_events(

@@ -1,0 +1,221 @@
+//! The flip: behind the gates for inline projections, behind the checkpoints for catch-up ones.
+
+use std::time::{Duration, Instant};
+
+use super::super::Job;
+use super::super::batch::Batch;
+use super::{Rows, Switch, Switched};
+use crate::Position;
+use crate::error::{StoreError, StoreErrorKind};
+use crate::projection::definition::Lifecycle;
+use crate::projection::generation::{Generation, GenerationStatus};
+use crate::projection::projector::ApplyError;
+use crate::store::{FENCE_HELD_TIMES, Unit, Wanted};
+
+impl Job {
+    pub(super) async fn flip<U: Unit>(
+        &self,
+        unit: &mut U,
+        switch: &Switch,
+        rows: &Rows,
+    ) -> Result<Switched, ApplyError> {
+        if let Some(refused) = self.not_ready(unit, switch).await? {
+            return Ok(refused);
+        }
+        match self.is_inline() {
+            true => self.flip_behind_gates(unit, switch, rows).await,
+            false => self.flip_behind_checkpoints(unit, switch, rows).await,
+        }
+    }
+
+    /// What speaks against it, whatever is still to be applied. With the target's checkpoint rows
+    /// locked this stays so.
+    pub(super) async fn not_ready<U: Unit>(
+        &self,
+        unit: &mut U,
+        switch: &Switch,
+    ) -> Result<Option<Switched>, ApplyError> {
+        let target = self.generation.id;
+        match unit.status(target).await? {
+            GenerationStatus::Building | GenerationStatus::Rebuilding => {}
+            GenerationStatus::Kept if !self.is_inline() => {}
+            status => return Err(self.cannot(status, "readers cannot be switched to it")),
+        }
+        if unit.owes(target).await? {
+            return Ok(Some(Switched::Behind { by: 1 }));
+        }
+        if switch.limits.allow_dead_letters {
+            return Ok(None);
+        }
+        let source = switch.source.as_deref().map(|source| source.id);
+        let new = unit.new_dead_letters(target, source).await?;
+        Ok(new.map(|new| Switched::DeadLetters { new: new.count, first: new.first }))
+    }
+
+    /// Everything that is left is applied while no append that either generation wants is under way.
+    /// Appends that wait for the gates look at the statuses afterwards.
+    async fn flip_behind_gates<U: Unit>(
+        &self,
+        unit: &mut U,
+        switch: &Switch,
+        rows: &Rows,
+    ) -> Result<Switched, ApplyError> {
+        let (from, most) = (rows.lowest_of_target(), switch.limits.fence_events);
+        // Before anybody has to wait for it.
+        let highest = unit.highest_position().await?;
+        let events = self.count(unit, from, highest, most).await?;
+        if events > most as u64 {
+            return Ok(Switched::TailTooLong { events });
+        }
+        let timeout = switch.limits.fence_timeout;
+        unit.lock_gates(false, &self.gates(switch), timeout).await?;
+        let fence = Fence { since: Instant::now(), most: timeout * FENCE_HELD_TIMES };
+        // Wanted events draw their positions behind the gates, so all there are up to here are seen.
+        let highest = unit.highest_position().await?.max(from);
+        let events = self.count(unit, from, highest, most).await?;
+        if events > most as u64 {
+            return Ok(Switched::TailTooLong { events });
+        }
+        let events = self.apply_tail(unit, switch, rows, highest).await?;
+        unit.settle_skips(self.generation.id, from, highest, self.task.actor()).await?;
+        self.put_source_aside(unit, switch, highest).await?;
+        self.show(unit, switch).await?;
+        fence.check()?;
+        Ok(Switched::Done { events })
+    }
+
+    /// Readers must not go back in time, so the source stands still while both are compared.
+    async fn flip_behind_checkpoints<U: Unit>(
+        &self,
+        unit: &mut U,
+        switch: &Switch,
+        rows: &Rows,
+    ) -> Result<Switched, ApplyError> {
+        let (from, within) = (rows.lowest_of_target(), switch.limits.within);
+        let gates = self.gates(switch);
+        let mut reached = rows.highest_of_source();
+        if !gates.is_empty() {
+            // The source is inline, and has all there is.
+            unit.lock_gates(false, &gates, switch.limits.fence_timeout).await?;
+            reached = unit.highest_position().await?;
+        }
+        if from < reached {
+            let most = usize::try_from(within).unwrap_or(usize::MAX);
+            if within == 0 || self.count(unit, from, reached, most).await? > within {
+                return Ok(Switched::Behind { by: reached.0 - from.0 });
+            }
+        }
+        self.put_source_aside(unit, switch, reached).await?;
+        self.show(unit, switch).await?;
+        Ok(Switched::Done { events: 0 })
+    }
+
+    /// How many events there are to apply, counted up to one more than `most`.
+    async fn count<U: Unit>(
+        &self,
+        unit: &mut U,
+        after: Position,
+        up_to: Position,
+        most: usize,
+    ) -> Result<u64, ApplyError> {
+        if up_to <= after {
+            return Ok(0);
+        }
+        let (generation, events_max) = (&*self.generation, most.saturating_add(1));
+        let wanted = Wanted { generation, after, up_to, events_max };
+        Ok(unit.range_end(wanted).await?.events)
+    }
+
+    /// Applies what is left, all or none, and moves the checkpoints there.
+    async fn apply_tail<U: Unit>(
+        &self,
+        unit: &mut U,
+        switch: &Switch,
+        rows: &Rows,
+        highest: Position,
+    ) -> Result<u64, ApplyError> {
+        // A handler has no more time than anybody else while appends wait.
+        let limit = switch.limits.fence_timeout * FENCE_HELD_TIMES;
+        let job = Job { handler_timeout: self.handler_timeout.min(limit), ..self.clone() };
+        let (events_max, worker) = (switch.limits.fence_events.max(1), switch.rebuild.worker);
+        let mut events = 0;
+        for (lease, &from) in switch.leases.iter().zip(&rows.target) {
+            let batch = Batch { lease, mark: highest, events_max, worker };
+            let mut at = from;
+            while at < highest {
+                let (to, applied) = job.apply_next(unit, &batch, at).await?;
+                (at, events) = (to, events + applied);
+            }
+            unit.advance(lease, from, at).await?;
+        }
+        Ok(events)
+    }
+
+    /// The source is kept, fed from `highest` on, up to which it has or owes everything; or retired.
+    async fn put_source_aside<U: Unit>(
+        &self,
+        unit: &mut U,
+        switch: &Switch,
+        highest: Position,
+    ) -> Result<(), ApplyError> {
+        let Some(source) = switch.source.as_deref() else { return Ok(()) };
+        if !switch.limits.keep_source {
+            unit.release_shards(source.id, None).await?;
+            return unit.write_status(source.id, GenerationStatus::Retired, None).await;
+        }
+        if source.lifecycle == Lifecycle::Inline {
+            unit.hold_skips(source.id, highest).await?;
+            unit.release_shards(source.id, Some(highest)).await?;
+        }
+        unit.write_status(source.id, GenerationStatus::Kept, None).await
+    }
+
+    /// The target is what readers see and appends feed.
+    pub(super) async fn show<U: Unit>(
+        &self,
+        unit: &mut U,
+        switch: &Switch,
+    ) -> Result<(), ApplyError> {
+        let Generation { id, version, .. } = *self.generation;
+        unit.write_status(id, GenerationStatus::Active, None).await?;
+        unit.show_generation(id).await?;
+        unit.note_flip(&switch.rebuild).await?;
+        let said = match switch.source.as_deref() {
+            Some(source) => format!(
+                "readers see version {version}, generation {id}, instead of version {}, generation {}",
+                source.version, source.id
+            ),
+            None => format!("readers see version {version}, generation {id}"),
+        };
+        unit.record(&[self.message("rebuild", None, None, said)]).await
+    }
+
+    /// The gates of those generations that have one, in their order.
+    pub(super) fn gates(&self, switch: &Switch) -> Vec<i32> {
+        let both = [Some(&*self.generation), switch.source.as_deref()].into_iter().flatten();
+        let inline = both.filter(|generation| generation.lifecycle == Lifecycle::Inline);
+        let mut gates: Vec<i32> = inline.map(|generation| generation.id).collect();
+        gates.sort_unstable();
+        gates
+    }
+}
+
+/// Gates in hand: each statement is bounded by the server, all of them together here.
+struct Fence {
+    since: Instant,
+    most: Duration,
+}
+
+impl Fence {
+    fn check(&self) -> Result<(), ApplyError> {
+        let held = self.since.elapsed();
+        if held <= self.most {
+            return Ok(());
+        }
+        let message = format!(
+            "appends had to wait for {held:?}, and may for {:?}, so the switch was undone",
+            self.most
+        );
+        Err(StoreError::new(StoreErrorKind::Busy, message).into())
+    }
+}
