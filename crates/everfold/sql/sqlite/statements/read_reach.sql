@@ -1,8 +1,8 @@
 -- How far a projection is from a position: by its active generation, or the newest if none is.
 --   ?1 namespace text, ?2 name text, ?3 position integer
--- At most one row: the lowest checkpoint (for an inline one that is active, the highest position of
+-- At most one row: the lowest checkpoint (for an inline one that appends feed, the highest position of
 -- the log), what is owed at or below the position, status, reason.
-SELECT CASE WHEN g.lifecycle = 'inline' AND g.id IS p.active_generation
+SELECT CASE WHEN g.lifecycle = 'inline' AND g.id IS p.active_generation AND g.status <> 'rebuilding'
             THEN coalesce((SELECT max(position) FROM everfold_events), 0)
             ELSE coalesce((SELECT min(position) FROM everfold_checkpoints WHERE generation = g.id), 0)
        END,
@@ -13,6 +13,7 @@ SELECT CASE WHEN g.lifecycle = 'inline' AND g.id IS p.active_generation
   JOIN everfold_generations g
     ON g.projection = p.id
    AND (p.active_generation IS NULL OR g.id = p.active_generation)
+   AND g.status <> 'retired'
  WHERE p.namespace = ?1 AND p.name = ?2
  ORDER BY g.id DESC
  LIMIT 1

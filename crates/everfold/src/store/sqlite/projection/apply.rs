@@ -152,7 +152,7 @@ pub(super) fn sqlite_handler(projector: &Projector) -> Result<&dyn SqliteHandler
 }
 
 /// Calls a handler's code. Its panics and its errors are the projection's.
-pub(super) fn guarded(
+pub(in crate::store::sqlite) fn guarded(
     connection: &Connection,
     call: impl FnOnce() -> Result<(), HandlerError>,
 ) -> Result<(), ApplyError> {

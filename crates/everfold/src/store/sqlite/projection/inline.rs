@@ -26,9 +26,9 @@ use crate::projection::job::no_key;
 use crate::projection::job::{Job, Task};
 use crate::projection::key::Key;
 use crate::projection::projector::{ApplyError, Projector};
-use crate::store::SqlEvents;
 use crate::store::sqlite::error::store_error;
 use crate::store::sqlite::read;
+use crate::store::{Carried, SqlEvents};
 
 const LIST: &str = include_str!("../../../../sql/sqlite/statements/list_inline.sql");
 const OWES: &str = "SELECT EXISTS (SELECT 1 FROM everfold_skips WHERE generation = ?1) \
@@ -111,7 +111,7 @@ impl Projections {
             let (id, hash) = (row.get(0)?, row.get_ref(3)?.as_str()?);
             let status = word(row, 1, GenerationStatus::from_stored)?;
             let on_error = word(row, 2, OnError::from_stored)?;
-            let generation = self.generation(connection, id, hash, on_error)?;
+            let generation = self.generation(connection, id, hash, status, on_error)?;
             let projector = self.projector(&generation);
             generations.push(Due { generation, status, projector });
         }
@@ -119,17 +119,20 @@ impl Projections {
     }
 
     /// A generation of the registry. All of it that appends look at is fixed, apart from what is
-    /// compared here.
+    /// compared here: whether readers see it changes with its status.
     fn generation(
         &self,
         connection: &Connection,
         id: i32,
         hash: &str,
+        status: GenerationStatus,
         on_error: OnError,
     ) -> Result<Arc<Generation>, rusqlite::Error> {
         let mut known = self.inline.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let same = |generation: &&Arc<Generation>| {
-            generation.definition_hash == hash && generation.on_error() == on_error
+            generation.definition_hash == hash
+                && generation.status == status
+                && generation.on_error() == on_error
         };
         if let Some(generation) = known.get(&id).filter(same) {
             return Ok(Arc::clone(generation));
@@ -145,12 +148,18 @@ impl Projections {
             return Some(Projector::Sql);
         }
         let carried = self.carried.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let same = |carried: &&crate::store::Carried| {
-            carried.generation.id == generation.id
-                && carried.generation.definition_hash == generation.definition_hash
-        };
+        let same = |carried: &&Carried| is_same_code(&carried.generation, generation);
         carried.iter().find(same).map(|carried| carried.projector.clone())
     }
+}
+
+/// Whether what applies one generation applies the other: they are of the same version of a projection.
+/// A rebuild makes one more, which appends apply from the switch on.
+pub(super) fn is_same_code(one: &Generation, other: &Generation) -> bool {
+    one.namespace == other.namespace
+        && one.name == other.name
+        && one.version == other.version
+        && one.definition_hash == other.definition_hash
 }
 
 impl Inline<'_> {

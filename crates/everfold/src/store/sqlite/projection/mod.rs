@@ -17,7 +17,7 @@ mod functions;
 mod inline;
 pub(super) mod lease;
 pub(super) mod names;
-mod operate;
+pub(super) mod operate;
 mod plan;
 pub(super) mod register;
 pub(super) mod registry;
@@ -25,6 +25,7 @@ pub(super) mod states;
 mod switching;
 pub(super) mod tables;
 pub(super) mod unit;
+pub(super) mod views;
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -221,7 +222,7 @@ impl ProjectionBackend for SqliteStore {
     fn carry(&self, carried: Carried) {
         let mut all =
             self.projections.carried.write().unwrap_or_else(|poisoned| poisoned.into_inner());
-        all.retain(|other| other.generation.id != carried.generation.id);
+        all.retain(|other| !inline::is_same_code(&other.generation, &carried.generation));
         all.push(carried);
     }
 

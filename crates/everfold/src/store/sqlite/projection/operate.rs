@@ -38,7 +38,7 @@ const PRUNE_MAX: usize = 1_000;
 
 /// Changes a generation's status, if it is one of those named, and records it. Raises the epochs, so
 /// that no batch goes on under the old status. The transaction holds the write lock.
-pub(super) fn change_status(
+pub(in crate::store::sqlite) fn change_status(
     connection: &Connection,
     change: &StatusChange,
 ) -> Result<bool, rusqlite::Error> {

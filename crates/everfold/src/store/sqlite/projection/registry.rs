@@ -14,6 +14,13 @@ pub(super) fn generations(connection: &Connection) -> Result<Vec<Generation>, ru
     list(connection, None, generation)
 }
 
+/// Retired generations that have not been removed yet.
+pub(in crate::store::sqlite) fn leftovers(
+    connection: &Connection,
+) -> Result<Vec<Generation>, rusqlite::Error> {
+    connection.prepare_cached(LIST)?.query_map((None::<i32>, true), generation)?.collect()
+}
+
 /// One generation, unless it is retired.
 pub(in crate::store::sqlite) fn find(
     connection: &Connection,
@@ -27,7 +34,7 @@ pub(super) fn list<T>(
     id: Option<i32>,
     row: impl FnMut(&Row<'_>) -> Result<T, rusqlite::Error>,
 ) -> Result<Vec<T>, rusqlite::Error> {
-    connection.prepare_cached(LIST)?.query_map([id], row)?.collect()
+    connection.prepare_cached(LIST)?.query_map((id, false), row)?.collect()
 }
 
 /// Columns in the order of `list_generations.sql`.

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::registry;
+use super::unit::owed_to;
 use crate::Position;
 use crate::projection::definition::Lifecycle;
 use crate::projection::generation::{
@@ -20,7 +21,7 @@ const NOW: &str = "SELECT strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z'";
 const RECORDED_AT: &str = "SELECT recorded_at FROM everfold_events WHERE position >= ?1 \
     ORDER BY position LIMIT 1";
 const OWES: &str = "SELECT EXISTS (SELECT 1 FROM everfold_skips s WHERE s.generation = ?1 \
-    AND NOT EXISTS (SELECT 1 FROM everfold_dead_letters d \
+    AND s.position <= ?2 AND NOT EXISTS (SELECT 1 FROM everfold_dead_letters d \
                     WHERE d.generation = s.generation AND d.key = s.key))";
 
 const LAST_VERIFIED: &str = "SELECT verified_at, scope, compared, differences \
@@ -102,7 +103,7 @@ fn shard_state(row: &Row<'_>) -> Result<ShardState, rusqlite::Error> {
 }
 
 /// How many wanted events there are behind the lowest checkpoint, and when the first of them was
-/// recorded. An inline generation that is filled is not fed from the log; what it owes are its skips.
+/// recorded. An inline generation that appends feed is not fed from the log; what it owes are its skips.
 fn behind(
     connection: &Connection,
     generation: &Generation,
@@ -110,8 +111,9 @@ fn behind(
     head: Position,
 ) -> Result<(u64, Option<Timestamp>), rusqlite::Error> {
     let lowest = shards.iter().map(|shard| shard.position).min();
+    use GenerationStatus::{Building, Kept, Rebuilding};
     let from_the_log = generation.lifecycle == Lifecycle::CatchUp
-        || generation.status == GenerationStatus::Building;
+        || matches!(generation.status, Building | Rebuilding | Kept);
     let Some(after) = lowest.filter(|_| from_the_log) else {
         return Ok((0, None));
     };
@@ -181,14 +183,19 @@ pub(super) fn owing(
     connection: &Connection,
     mut generations: Vec<i32>,
 ) -> Result<Vec<i32>, rusqlite::Error> {
-    let mut statement = connection.prepare_cached(OWES)?;
     let mut owing = Vec::new();
     for generation in generations.drain(..) {
-        if statement.query_row([generation], |row| row.get(0))? {
+        if owes(connection, generation)? {
             owing.push(generation);
         }
     }
     Ok(owing)
+}
+
+/// Whether a generation owes open skips that no dead letter holds.
+pub(super) fn owes(connection: &Connection, generation: i32) -> Result<bool, rusqlite::Error> {
+    let owed_to = owed_to(connection, generation)?;
+    connection.prepare_cached(OWES)?.query_row((generation, owed_to), |row| row.get(0))
 }
 
 /// The mark, which here is the highest position, and the time.

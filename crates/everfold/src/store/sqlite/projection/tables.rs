@@ -5,8 +5,9 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::apply::{guarded, offset, sqlite_handler};
 use super::documents;
-use super::names::{identifier, view};
+use super::names::view;
 use super::plan::{Frame, physical, plan};
+use super::views;
 use crate::error::ProjectionError;
 use crate::projection::Projection;
 use crate::projection::definition::{Body, Definition};
@@ -18,7 +19,6 @@ const LIST_TABLES: &str = "SELECT substr(name, length(?1) + 1) FROM sqlite_schem
     WHERE type = 'table' AND substr(name, 1, length(?1)) = ?1 ORDER BY name";
 const FIND_PREFIX: &str = "SELECT name FROM sqlite_schema \
     WHERE substr(name, 1, length(?1)) = ?1 COLLATE NOCASE LIMIT 1";
-const LIST_COLUMNS: &str = "SELECT name FROM pragma_table_info(?1) ORDER BY cid";
 const IS_THERE: &str = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = ?1 COLLATE NOCASE)";
 
 /// Whatever has the prefix of a generation is dropped with it, so nothing else may have it.
@@ -83,23 +83,9 @@ pub(super) fn show(
             );
             return Err(invalid(definition, message));
         }
-        show_one(connection, &name, &format!("{home}{table}")).map_err(store_error)?;
+        views::create(connection, &name, &format!("{home}{table}"), &[]).map_err(store_error)?;
     }
     Ok(())
-}
-
-/// Columns are named, so that the view stays what it is.
-fn show_one(connection: &Connection, view: &str, table: &str) -> Result<(), rusqlite::Error> {
-    let columns: Vec<String> = connection
-        .prepare(LIST_COLUMNS)?
-        .query_map([table], |row| Ok(identifier(row.get_ref(0)?.as_str()?)))?
-        .collect::<Result<_, _>>()?;
-    connection.execute_batch(&format!(
-        "CREATE VIEW {} AS SELECT {} FROM {}",
-        identifier(view),
-        columns.join(", "),
-        identifier(table)
-    ))
 }
 
 fn set_up(

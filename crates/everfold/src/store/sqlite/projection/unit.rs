@@ -23,6 +23,7 @@ use crate::{Position, RecordedEvent};
 
 const ADVANCE: &str = include_str!("../../../../sql/sqlite/statements/advance_checkpoint.sql");
 const TAKE_SKIPS: &str = include_str!("../../../../sql/sqlite/statements/take_skips.sql");
+const OWED_TO: &str = include_str!("../../../../sql/sqlite/statements/read_owed_to.sql");
 const PUT_DEAD_LETTER: &str = include_str!("../../../../sql/sqlite/statements/put_dead_letter.sql");
 
 const READ_CHECKPOINT: &str =
@@ -37,9 +38,9 @@ const HOLDS_KEYS: &str = "SELECT EXISTS (SELECT 1 FROM everfold_dead_letters \
     WHERE generation = ?1 AND behind IS NULL)";
 const HELD_BEHIND: &str = "SELECT min(position) FROM everfold_dead_letters \
     WHERE generation = ?1 AND key = ?2 AND behind IS NULL";
-const TAKE_SKIPS_OF: &str =
-    "DELETE FROM everfold_skips WHERE generation = ?1 AND key = ?2 RETURNING position";
-const SET_STATUS: &str = "UPDATE everfold_generations SET status = ?2, reason = ?3, \
+const TAKE_SKIPS_OF: &str = "DELETE FROM everfold_skips \
+    WHERE generation = ?1 AND key = ?2 AND position <= ?3 RETURNING position";
+pub(super) const SET_STATUS: &str = "UPDATE everfold_generations SET status = ?2, reason = ?3, \
     status_since = strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z' WHERE id = ?1";
 const RECORD: &str = "INSERT INTO everfold_system_messages \
     (generation, kind, position, key, actor, message) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
@@ -101,7 +102,11 @@ impl<'a> SqliteUnit<'a> {
     }
 
     /// Runs one of the engine's own statements and returns how many rows it changed.
-    fn execute(&self, sql: &str, params: impl rusqlite::Params) -> Result<usize, ApplyError> {
+    pub(super) fn execute(
+        &self,
+        sql: &str,
+        params: impl rusqlite::Params,
+    ) -> Result<usize, ApplyError> {
         let execute = || self.connection.prepare_cached(sql)?.execute(params);
         execute().map_err(failed)
     }
@@ -331,8 +336,9 @@ impl Unit for SqliteUnit<'_> {
         let take = || -> Result<Vec<(Position, String)>, rusqlite::Error> {
             let skip =
                 |row: &rusqlite::Row<'_>| Ok((Position::from_stored(row.get(0)?), row.get(1)?));
+            let owed_to = owed_to(self.connection, generation)?;
             let mut statement = self.connection.prepare_cached(TAKE_SKIPS)?;
-            statement.query_map((generation, stored_max(max)), skip)?.collect()
+            statement.query_map((generation, stored_max(max), owed_to), skip)?.collect()
         };
         let mut taken = take().map_err(failed)?;
         taken.sort_unstable();
@@ -374,7 +380,17 @@ impl Unit for SqliteUnit<'_> {
     }
 }
 
-/// Takes all open skips of a key out, in rising order.
+/// The last position whose skip a generation owes; see `read_owed_to.sql`.
+pub(in crate::store::sqlite) fn owed_to(
+    connection: &Connection,
+    generation: i32,
+) -> Result<i64, rusqlite::Error> {
+    let mut statement = connection.prepare_cached(OWED_TO)?;
+    let owed_to = statement.query_row([generation], |row| row.get(0)).optional()?;
+    Ok(owed_to.unwrap_or(0))
+}
+
+/// Takes all open skips of a key out that are owed, in rising order.
 pub(super) fn take_skips_of(
     connection: &Connection,
     generation: i32,
@@ -382,8 +398,9 @@ pub(super) fn take_skips_of(
 ) -> Result<Vec<Position>, rusqlite::Error> {
     let position = |row: &rusqlite::Row<'_>| Ok(Position::from_stored(row.get(0)?));
     let mut statement = connection.prepare_cached(TAKE_SKIPS_OF)?;
+    let owed_to = owed_to(connection, generation)?;
     let mut taken: Vec<Position> =
-        statement.query_map((generation, key), position)?.collect::<Result<_, _>>()?;
+        statement.query_map((generation, key, owed_to), position)?.collect::<Result<_, _>>()?;
     taken.sort_unstable();
     Ok(taken)
 }

@@ -16,10 +16,15 @@ const BEAT: &str = include_str!("../../../../sql/sqlite/statements/beat_rebuild.
 const END: &str = include_str!("../../../../sql/sqlite/statements/end_rebuild.sql");
 const LEAVE: &str = "UPDATE everfold_rebuilds SET owner = NULL, expires_at = NULL \
     WHERE id = ?1 AND epoch = ?2 AND owner = ?3";
-/// Those that it has already are left alone with ?4.
 const TAKE_SHARDS: &str = "UPDATE everfold_checkpoints SET epoch = epoch + 1, owner = ?2, \
+    expires_at = CAST(unixepoch('subsec') * 1000 AS INTEGER) + ?3 WHERE generation = ?1";
+/// Those that nobody has.
+const TAKE_FREE_SHARDS: &str = "UPDATE everfold_checkpoints SET epoch = epoch + 1, owner = ?2, \
     expires_at = CAST(unixepoch('subsec') * 1000 AS INTEGER) + ?3 \
-    WHERE generation = ?1 AND (NOT ?4 OR owner IS NOT ?2)";
+    WHERE generation = ?1 AND (owner IS NULL OR (owner <> ?2 \
+        AND coalesce(expires_at, 0) <= CAST(unixepoch('subsec') * 1000 AS INTEGER)))";
+const COUNT_FOREIGN_SHARDS: &str =
+    "SELECT count(*) FROM everfold_checkpoints WHERE generation = ?1 AND owner IS NOT ?2";
 const PROLONG_SHARDS: &str = "UPDATE everfold_checkpoints \
     SET expires_at = CAST(unixepoch('subsec') * 1000 AS INTEGER) + ?3 \
     WHERE generation = ?1 AND owner = ?2";
@@ -46,7 +51,7 @@ pub(super) fn take(
         .optional()?;
     let Some((epoch, target)) = taken else { return Ok(None) };
     if let Some(target) = target {
-        let params = (target, worker.to_string(), milliseconds(ttl), false);
+        let params = (target, worker.to_string(), milliseconds(ttl));
         connection.prepare_cached(TAKE_SHARDS)?.execute(params)?;
     }
     Ok(Some(RebuildLease { rebuild, epoch, worker }))
@@ -61,18 +66,21 @@ pub(super) fn held(
     Ok(row.filter(|row| row.epoch == lease.epoch && row.finished_at.is_none()))
 }
 
-/// Makes the worker the owner of those of the target's checkpoints that it does not have, for as long
-/// as it has the rebuild.
+/// Makes the worker the owner of those of the target's checkpoints that nobody has, for as long as it
+/// has the rebuild. `false` if somebody else has one.
 pub(super) fn take_target(
     connection: &Connection,
     lease: RebuildLease,
     target: i32,
-) -> Result<(), rusqlite::Error> {
+) -> Result<bool, rusqlite::Error> {
     let left: i64 = connection
         .prepare_cached(MILLISECONDS_LEFT)?
         .query_row([lease.rebuild], |row| row.get(0))?;
-    let params = (target, lease.worker.to_string(), left, true);
-    connection.prepare_cached(TAKE_SHARDS)?.execute(params).map(|_| ())
+    let worker = lease.worker.to_string();
+    connection.prepare_cached(TAKE_FREE_SHARDS)?.execute((target, &worker, left))?;
+    let mut statement = connection.prepare_cached(COUNT_FOREIGN_SHARDS)?;
+    let foreign: i64 = statement.query_row((target, &worker), |row| row.get(0))?;
+    Ok(foreign == 0)
 }
 
 /// A sign of life with progress; the row as it is then.
@@ -164,15 +172,18 @@ fn release(connection: &Connection, row: &RebuildRow, worker: &str) -> Result<()
     }
 }
 
-/// The leases of the target's shards, `None` if the rebuild is somebody else's. A shard that an operator
-/// has taken from its worker, by stopping and resuming the generation, is taken again.
+/// The leases of the target's shards, `None` if the rebuild is somebody else's, or a runner has one,
+/// which can be after the switch. A shard that was taken from the worker, by the switch or by an operator
+/// who stopped and resumed the generation, is taken again.
 pub(super) fn target_leases(
     connection: &Connection,
     lease: RebuildLease,
 ) -> Result<Option<Vec<Lease>>, rusqlite::Error> {
     let Some(row) = held(connection, lease)? else { return Ok(None) };
     let Some(target) = row.target else { return Ok(Some(Vec::new())) };
-    take_target(connection, lease, target)?;
+    if !take_target(connection, lease, target)? {
+        return Ok(None);
+    }
     let lease = |row: &rusqlite::Row<'_>| {
         Ok(Lease {
             shard: ShardId { generation: row.get(0)?, shard: row.get(1)? },

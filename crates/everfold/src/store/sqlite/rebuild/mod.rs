@@ -12,6 +12,7 @@
 
 mod facts;
 mod lease;
+mod remove;
 mod rows;
 mod target;
 #[cfg(test)]
@@ -31,9 +32,9 @@ use super::projection::ENGINE_PATIENCE;
 use crate::error::{ProjectionError, StoreError};
 use crate::projection::Projection;
 use crate::projection::generation::{Generation, Lease};
-use crate::projection::projector::ApplyError;
+use crate::projection::projector::{ApplyError, Projector};
 use crate::rebuild::row::{RebuildFigures, RebuildLease, RebuildRequest, RebuildRow, Wanted};
-use crate::store::{Counted, GenerationFacts, RebuildBackend};
+use crate::store::{Counted, GenerationFacts, RebuildBackend, Removed};
 
 impl RebuildBackend for SqliteStore {
     fn request_rebuild(
@@ -119,6 +120,31 @@ impl RebuildBackend for SqliteStore {
             })
         };
         async move { self.writer.run_job(work).await? }.boxed()
+    }
+
+    fn discard_target(&self, lease: RebuildLease) -> BoxFuture<'_, Result<(), ApplyError>> {
+        let work = move |connection: &Connection| {
+            in_transaction(connection, ENGINE_PATIENCE, |connection| {
+                match target::discard(connection, lease, "rebuild").map_err(store_error)? {
+                    true => Ok(()),
+                    false => Err(ApplyError::LeaseLost),
+                }
+            })
+        };
+        async move { self.writer.run_job(work).await? }.boxed()
+    }
+
+    fn leftovers(&self) -> BoxFuture<'_, Result<Vec<Generation>, StoreError>> {
+        self.ask(remove::leftovers)
+    }
+
+    fn remove_generation(
+        &self,
+        generation: i32,
+        projector: Option<Projector>,
+        actor: String,
+    ) -> BoxFuture<'_, Result<Removed, ProjectionError>> {
+        remove::remove(self, generation, projector, actor).boxed()
     }
 
     fn generation_facts(&self) -> BoxFuture<'_, Result<Vec<GenerationFacts>, StoreError>> {

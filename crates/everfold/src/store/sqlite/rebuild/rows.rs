@@ -3,6 +3,7 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::lease;
+use super::target::IS_READ;
 use crate::Position;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::projection::generation::SystemMessage;
@@ -23,8 +24,6 @@ const FIND_PROJECTION: &str =
 const FIND_OPEN: &str =
     "SELECT id FROM everfold_rebuilds WHERE projection = ?1 AND finished_at IS NULL";
 const WANT: &str = "UPDATE everfold_rebuilds SET wanted = ?2 WHERE id = ?1 AND finished_at IS NULL";
-const IS_READ: &str =
-    "SELECT EXISTS (SELECT 1 FROM everfold_projections WHERE active_generation = ?1)";
 
 /// Rebuilds, the newest first.
 pub(super) fn list(
