@@ -168,6 +168,28 @@ pub(in crate::store::postgres) async fn tell_skipped(
         .await
 }
 
+/// Asks a handler to remove what it made outside its schema.
+pub(in crate::store::postgres) async fn tear_down(
+    unit: &mut PostgresUnit<'_>,
+    name: &str,
+    home: &str,
+    projector: &Projector,
+    limit: Duration,
+) -> Result<(), ApplyError> {
+    let handler = handler_of(projector)?;
+    unit.settle_set_up().await?;
+    let begun = Instant::now();
+    let running = async { handler.tear_down(home, unit.transaction()).await };
+    let outcome = timeout(limit, AssertUnwindSafe(running).catch_unwind()).await;
+    let late = |had_all_the_time| OutOfTime {
+        message: format!("the handler of projection \"{name}\" was not done within {limit:?}"),
+        first: Position::default(),
+        last: Position::default(),
+        had_all_the_time,
+    };
+    after_handler(unit, outcome, begun, late).await
+}
+
 fn handler_of(projector: &Projector) -> Result<&dyn PostgresHandler, ApplyError> {
     match projector {
         Projector::PostgresHandler(handler) => Ok(handler.as_ref()),

@@ -3,23 +3,29 @@
 //! ```text
 //!   request: asked for, looked at, steered ──> ownership: who works on it
 //!   target: the generation that is filled
+//!   views: what readers see, by layout (which generations, and when) and shapes (the catalog)
+//!   remove: what nobody sees any more
 //! ```
 
 mod compare;
 mod discard;
 mod facts;
 mod holders;
+mod layout;
 mod looking;
 mod ownership;
+mod remove;
 mod request;
 mod row;
 mod rows;
 mod scratch;
+mod shapes;
 mod target;
 #[cfg(test)]
 mod tests;
 mod verifications;
 mod verify;
+mod views;
 
 use std::time::Duration;
 
@@ -30,10 +36,10 @@ use super::PostgresStore;
 use crate::error::{ProjectionError, StoreError};
 use crate::projection::Projection;
 use crate::projection::generation::{Generation, Lease};
-use crate::projection::projector::ApplyError;
+use crate::projection::projector::{ApplyError, Projector};
 use crate::rebuild::Comparison;
 use crate::rebuild::row::{RebuildFigures, RebuildLease, RebuildRequest, RebuildRow, Wanted};
-use crate::store::{Comparing, Counted, GateHolder, GenerationFacts, RebuildBackend};
+use crate::store::{Comparing, Counted, GateHolder, GenerationFacts, RebuildBackend, Removed};
 
 impl RebuildBackend for PostgresStore {
     fn request_rebuild(
@@ -106,6 +112,23 @@ impl RebuildBackend for PostgresStore {
 
     fn discard_target(&self, lease: RebuildLease) -> BoxFuture<'_, Result<(), ApplyError>> {
         discard::discard_target(self, lease).boxed()
+    }
+
+    fn leftovers(&self) -> BoxFuture<'_, Result<Vec<Generation>, StoreError>> {
+        remove::leftovers(self).boxed()
+    }
+
+    fn widen_views(&self, lease: RebuildLease) -> BoxFuture<'_, Result<(), ProjectionError>> {
+        views::widen(self, lease).boxed()
+    }
+
+    fn remove_generation(
+        &self,
+        generation: i32,
+        projector: Option<Projector>,
+        actor: String,
+    ) -> BoxFuture<'_, Result<Removed, ProjectionError>> {
+        async move { remove::remove(self, generation, projector, &actor).await }.boxed()
     }
 
     fn compare(&self, comparing: Comparing) -> BoxFuture<'_, Result<Comparison, ApplyError>> {

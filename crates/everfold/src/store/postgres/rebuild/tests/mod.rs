@@ -1,6 +1,9 @@
 //! What rebuilds ask of the server, step by step, with a database for each test.
 
+mod layout;
 mod ownership;
+mod removal;
+mod views;
 
 use std::sync::Arc;
 use std::time::Duration;
