@@ -41,4 +41,5 @@ mod sql;
 mod testing;
 mod tls;
 mod upcast;
+mod verify;
 mod waiting;

@@ -18,7 +18,7 @@ mod inline;
 pub(super) mod lease;
 pub(super) mod names;
 pub(super) mod operate;
-mod plan;
+pub(super) mod plan;
 pub(super) mod register;
 pub(super) mod registry;
 pub(super) mod states;

@@ -72,7 +72,11 @@ pub(super) fn panicked(said: &str) -> ApplyError {
 }
 
 impl<'a> SqliteUnit<'a> {
-    pub(super) fn new(connection: &'a Connection, plans: &'a Plans, bytes_max: usize) -> Self {
+    pub(in crate::store::sqlite) fn new(
+        connection: &'a Connection,
+        plans: &'a Plans,
+        bytes_max: usize,
+    ) -> Self {
         SqliteUnit { connection, plans, bytes_max, handlers_took: Duration::ZERO }
     }
 

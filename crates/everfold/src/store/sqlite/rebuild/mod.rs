@@ -12,11 +12,15 @@
 
 mod facts;
 mod lease;
+mod looking;
 mod remove;
 mod rows;
+mod scratch;
+mod tables;
 mod target;
 #[cfg(test)]
 mod tests;
+mod verifications;
 mod verify;
 
 use std::time::Duration;
