@@ -1,8 +1,11 @@
 //! What rebuilds ask of the server, step by step, with a database for each test.
 
+mod flip;
+mod flip_without_fence;
 mod layout;
 mod ownership;
 mod removal;
+mod scene;
 mod views;
 
 use std::sync::Arc;
