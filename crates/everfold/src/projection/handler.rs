@@ -59,8 +59,11 @@ pub trait PostgresHandler: Send + Sync + 'static {
         Box::pin(async { Ok(()) })
     }
 
-    /// Removes what `set_up` made outside its schema, when the generation is dropped. The schema
-    /// itself is dropped by everfold. Nothing drops a generation yet, so this is not called today.
+    /// Removes what `set_up` made outside its schema, when the generation is dropped, in a transaction
+    /// of its own of at most ten seconds. The schema itself is dropped by everfold, afterwards. It may be
+    /// called again, if the process died in between, and is not called where a process drops the
+    /// generation that does not have this code. Its failure is recorded, and the schema is dropped all
+    /// the same.
     fn tear_down<'a>(
         &'a self,
         home: &'a str,

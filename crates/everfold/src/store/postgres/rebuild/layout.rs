@@ -75,6 +75,8 @@ pub(super) struct Layout {
     pub(super) active: Option<i32>,
     /// A generation that is to be shown as soon as it is the active one.
     pub(super) adding: Option<i32>,
+    /// The target of a rebuild that is open: it may be active soon, whether or not views are widened.
+    pub(super) coming: Option<i32>,
     /// A generation that nobody sees any more.
     pub(super) removing: Option<i32>,
 }
@@ -188,7 +190,8 @@ impl Layout {
     fn may_be_active(&self, generations: &[i32]) -> BTreeSet<i32> {
         let finished = self.shapes.iter().filter(|(_, shape)| !shape.is_unfinished);
         let mut all: BTreeSet<i32> = finished.map(|(id, _)| *id).collect();
-        all.extend(generations.iter().copied().chain(self.active).chain(self.adding));
+        all.extend(generations.iter().copied());
+        all.extend([self.active, self.adding, self.coming].into_iter().flatten());
         all.retain(|id| Some(*id) != self.removing);
         all
     }
@@ -198,7 +201,7 @@ impl Layout {
         if generations.contains(&active) {
             return Some(active);
         }
-        if Some(active) == self.adding
+        if [self.adding, self.coming].contains(&Some(active))
             && let Some(now) = self.active.filter(|now| *now != active)
         {
             return self.shown_for(generations, now);

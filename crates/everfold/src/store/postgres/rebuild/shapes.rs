@@ -6,14 +6,15 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::layout::{Column, Layout, Shape, View, is_ours};
-use crate::error::StoreError;
+use crate::error::{StoreError, StoreErrorKind};
 use crate::store::postgres::connect::Param;
 use crate::store::postgres::projection::names::readers;
 use crate::store::postgres::projection::unit::{PostgresUnit, statement};
 
 const SHAPES: &str = statement!("list_shapes");
 const VIEWS: &str = statement!("list_views");
-const PROJECTION: &str = "SELECT p.active_generation, p.namespace, p.name \
+const PROJECTION: &str = "SELECT p.active_generation, p.namespace, p.name, \
+        (SELECT r.target FROM everfold.rebuilds r WHERE r.projection = p.id AND r.finished_at IS NULL) \
     FROM everfold.projections p WHERE p.id = $1";
 
 /// A projection with its views.
@@ -30,15 +31,17 @@ pub(super) async fn read(
 ) -> Result<Shown, StoreError> {
     let id: [Param<'_>; 1] = [(&projection, Type::INT4)];
     let rows = unit.ask(PROJECTION, &id).await?;
-    let (active, namespace, name) = match rows.first() {
-        Some(row) => (row.get(0), row.get(1), row.get(2)),
-        None => (None, String::new(), String::new()),
-    };
+    let row = rows.first().ok_or_else(|| {
+        let message = format!("there is no projection with the number {projection}");
+        StoreError::new(StoreErrorKind::Missing, message)
+    })?;
+    let (namespace, name): (String, String) = (row.get(1), row.get(2));
     let shapes = shapes(&unit.ask(SHAPES, &id).await?);
     let schema = readers(&namespace);
     let params: [Param<'_>; 2] = [(&projection, Type::INT4), (&schema, Type::TEXT)];
     let views = views(&unit.ask(VIEWS, &params).await?);
-    let layout = Layout { shapes, views, active, ..Layout::default() };
+    let (active, coming) = (row.get(0), row.get(3));
+    let layout = Layout { shapes, views, active, coming, ..Layout::default() };
     Ok(Shown { name, namespace, layout })
 }
 
@@ -77,6 +80,7 @@ fn views(rows: &[Row]) -> Vec<View> {
 }
 
 fn columns(row: &Row, names: usize, kinds: usize) -> Vec<Column> {
-    let (names, kinds): (Vec<String>, Vec<String>) = (row.get(names), row.get(kinds));
-    names.into_iter().zip(kinds).map(|(name, kind)| Column { name, kind }).collect()
+    // NULL: a table without columns.
+    let texts = |column: usize| row.get::<_, Option<Vec<String>>>(column).unwrap_or_default();
+    texts(names).into_iter().zip(texts(kinds)).map(|(name, kind)| Column { name, kind }).collect()
 }

@@ -168,3 +168,13 @@ fn names_of_views_fit_the_limit_and_are_told_from_others() {
     }
     assert!(is_ours(&versioned(&long, 12), &long));
 }
+
+/// A removal between widening and the switch.
+#[test]
+fn target_that_is_not_in_a_view_is_thought_of_when_another_one_is_removed() {
+    let mut layout = adding(layout(&[(1, 1, "a"), (2, 1, "a"), (3, 1, "a"), (4, 2, "x")], 3), 4);
+    layout.views = vec![view("t", "a", &[1, 2, 3], &[&[1], &[2], &[3]])];
+    let (_, mut layout) = settled(layout);
+    (layout.adding, layout.coming, layout.removing) = (None, Some(4), Some(1));
+    assert_eq!(settled(layout).0[0], view("t", "a", &[2, 3], &[&[2], &[3, 4]]));
+}

@@ -1,11 +1,13 @@
 //! Removing generations: what is refused, what is waited for, what is left.
 
-use everfold_testkit::TestDatabase;
+use everfold_testkit::{PgBouncer, Server, TestDatabase};
+use futures::future::BoxFuture;
 use uuid::Uuid;
 
 use super::views::Switch;
 use super::{Bench, COLUMNS, open, run, totals};
 use crate::projection::Projection;
+use crate::projection::handler::{HandlerBatch, HandlerError, PostgresHandler};
 use crate::rebuild::RebuildKind;
 use crate::store::Removed;
 
@@ -130,6 +132,86 @@ async fn target_of_a_cancelled_rebuild_is_found_and_removed() {
     assert_eq!(bench.number("SELECT count(*) FROM read_model.seen").await, 1);
 }
 
+/// Makes a table outside its schema, and removes it, or not.
+struct Outside {
+    fails: bool,
+}
+
+impl PostgresHandler for Outside {
+    fn set_up<'a>(
+        &'a self,
+        home: &'a str,
+        transaction: &'a tokio_postgres::Transaction<'_>,
+    ) -> BoxFuture<'a, Result<(), HandlerError>> {
+        let sql = format!("CREATE TABLE {home}.inside (); CREATE SCHEMA out_{home}");
+        Box::pin(async move { Ok(transaction.batch_execute(&sql).await?) })
+    }
+
+    fn apply<'a>(
+        &'a self,
+        _: HandlerBatch<'a>,
+        _: &'a tokio_postgres::Transaction<'_>,
+    ) -> BoxFuture<'a, Result<(), HandlerError>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn tear_down<'a>(
+        &'a self,
+        home: &'a str,
+        transaction: &'a tokio_postgres::Transaction<'_>,
+    ) -> BoxFuture<'a, Result<(), HandlerError>> {
+        Box::pin(async move {
+            transaction.batch_execute(&format!("DROP SCHEMA out_{home}")).await?;
+            if self.fails { Err("the cache is gone".into()) } else { Ok(()) }
+        })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handler_tears_down_what_it_made_and_its_failure_is_told() {
+    let bench = Bench::new().await;
+    let outside = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'out\\_%'";
+    let told = "SELECT count(*) FROM everfold.system_messages WHERE kind = 'rebuild' \
+        AND message LIKE '%the cache is gone%by hand%'";
+    for fails in [false, true] {
+        let name = if fails { "fails" } else { "works" };
+        let projection = Projection::postgres_handler(name, 1, Outside { fails }).build().unwrap();
+        let generation = bench.registered(projection.clone()).await;
+        bench.run("UPDATE everfold.projections SET active_generation = NULL").await;
+        assert_eq!(bench.number(outside).await, 1);
+        let projector = Some(projection.projector.clone());
+        let removed =
+            bench.store.remove_generation(generation.id, projector, "ann".to_owned()).await;
+        assert_eq!(removed.unwrap(), Removed::Done);
+        let (left, said) = (bench.number(outside).await, bench.number(told).await);
+        assert_eq!((left, said), if fails { (1, 1) } else { (0, 0) });
+    }
+    assert!(bench.store.leftovers().await.unwrap().is_empty());
+}
+
+/// What a pooler in transaction mode hands around is no session of ours.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_of_it_works_through_a_pooler() {
+    let pooler = PgBouncer::start(Server::shared()).expect("pgbouncer starts");
+    let database = TestDatabase::create().await;
+    let store = open(&pooler.url(database.name()), Some(true)).await;
+    let session = database.connect().await;
+    there_and_gone(&Bench { database, store, session }).await;
+}
+
+/// A rebuild from its request to the removal of what was there before.
+async fn there_and_gone(bench: &Bench) {
+    let old = bench.registered(totals(1, COLUMNS)).await;
+    let next = totals(2, &format!("{COLUMNS}, note TEXT"));
+    let lease = bench.taken(&next, RebuildKind::Beside).await;
+    let new = bench.store.make_target(lease, next).await.unwrap();
+    bench.store.widen_views(lease).await.unwrap();
+    bench.flip(lease, new.id, Some(old.id)).await;
+    let removed = bench.store.remove_generation(old.id, None, "ann".to_owned()).await.unwrap();
+    assert_eq!(removed, Removed::Done);
+    assert!(bench.store.leftovers().await.unwrap().is_empty());
+}
+
 /// A login of its own in everfold_admin, which owns nothing, does all of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn member_of_everfold_admin_can_do_all_of_it() {
@@ -141,14 +223,7 @@ async fn member_of_everfold_admin_can_do_all_of_it() {
     run(&session, &create).await;
     let store = open(&database.server().as_user(&login, "pw").url(database.name()), None).await;
     let bench = Bench { database, store, session };
-    let old = bench.registered(totals(1, COLUMNS)).await;
-    let next = totals(2, &format!("{COLUMNS}, note TEXT"));
-    let lease = bench.taken(&next, RebuildKind::Beside).await;
-    let new = bench.store.make_target(lease, next).await.unwrap();
-    bench.store.widen_views(lease).await.unwrap();
-    bench.flip(lease, new.id, Some(old.id)).await;
-    let removed = bench.store.remove_generation(old.id, None, "ann".to_owned()).await.unwrap();
-    assert_eq!(removed, Removed::Done);
+    there_and_gone(&bench).await;
     bench.store.close().await;
     let owned = format!(
         "SELECT count(*) FROM pg_class WHERE relowner = '{login}'::regrole AND relpersistence <> 't'"
