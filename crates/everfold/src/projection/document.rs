@@ -6,14 +6,16 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::folding::TypedFolding;
 use super::key::Key;
-use super::projector::{ApplyError, FoldDocuments};
-use crate::RecordedEvent;
+use super::projector::{ApplyError, FoldDocuments, Folding};
 use crate::append::unstorable_escape;
+use crate::{Position, RecordedEvent};
 
 /// Longest key of a document in bytes. A stream id always fits.
 pub(crate) const KEY_BYTES_MAX: usize = 1024;
@@ -90,18 +92,14 @@ pub(crate) struct TypedFold<D: DocumentProjection> {
 }
 
 impl<D: DocumentProjection> FoldDocuments for TypedFold<D> {
+    fn folding(self: Arc<Self>, careful: bool) -> Box<dyn Folding> {
+        Box::new(TypedFolding::new(self, careful))
+    }
+
     /// Where the key is data, types that the projection does not know are not looked for here: the
     /// fold passes over them.
     fn key_of(&self, event: &RecordedEvent) -> Result<Option<String>, ApplyError> {
-        let key = match (&self.key, &self.key_function) {
-            (Key::Stream, _) => return Ok(Some(event.stream_id.as_str().to_owned())),
-            (Key::Code, Some(function)) => {
-                let Some(typed) = decode::<D::Event>(event)? else { return Ok(None) };
-                caught(event, "its key function", || function(&typed, event))?
-            }
-            (key, _) => Some(key.of(event).ok_or_else(|| missing_key(key, event))?),
-        };
-        key.map(|key| checked_key(key, event)).transpose()
+        self.key_and_event(event).map(|(key, _)| key)
     }
 
     fn fold(
@@ -126,7 +124,11 @@ impl<D: DocumentProjection> FoldDocuments for TypedFold<D> {
 }
 
 impl<D: DocumentProjection> TypedFold<D> {
-    fn read(&self, json: &str, event: &RecordedEvent) -> Result<D::Document, ApplyError> {
+    pub(super) fn read(
+        &self,
+        json: &str,
+        event: &RecordedEvent,
+    ) -> Result<D::Document, ApplyError> {
         let read = caught(event, "reading the document", || serde_json::from_str(json))?;
         read.map_err(|error| {
             let message = format!(
@@ -138,37 +140,81 @@ impl<D: DocumentProjection> TypedFold<D> {
         })
     }
 
-    fn write(&self, document: &D::Document, event: &RecordedEvent) -> Result<String, ApplyError> {
-        let written = caught(event, "writing the document", || serde_json::to_string(document))?;
+    pub(super) fn write(
+        &self,
+        document: &D::Document,
+        event: &RecordedEvent,
+    ) -> Result<String, ApplyError> {
+        self.write_at(document, event.position)
+    }
+
+    /// The document as JSON, after the event at this position.
+    pub(super) fn write_at(
+        &self,
+        document: &D::Document,
+        position: Position,
+    ) -> Result<String, ApplyError> {
+        let what = "writing the document";
+        let written = caught_at(position, what, || serde_json::to_string(document))?;
         let json = written.map_err(|error| {
             let message = format!("the document cannot be written as JSON: {error}");
-            refused(event, message)
+            refused_at(position, message)
         })?;
         match unstorable_escape(&json) {
             None => Ok(json),
-            Some(_) => Err(refused(
-                event,
+            Some(_) => Err(refused_at(
+                position,
                 "the document holds a NUL character (\\u0000), which cannot be stored; remove it",
             )),
         }
     }
+
+    /// The key of an event, and the event where finding the key meant to read it.
+    pub(super) fn key_and_event(
+        &self,
+        event: &RecordedEvent,
+    ) -> Result<(Option<String>, Option<D::Event>), ApplyError> {
+        let (key, read) = match (&self.key, &self.key_function) {
+            (Key::Stream, _) => return Ok((Some(event.stream_id.as_str().to_owned()), None)),
+            (Key::Code, Some(function)) => {
+                let Some(typed) = decode::<D::Event>(event)? else { return Ok((None, None)) };
+                (caught(event, "its key function", || function(&typed, event))?, Some(typed))
+            }
+            (key, _) => (Some(key.of(event).ok_or_else(|| missing_key(key, event))?), None),
+        };
+        let key = key.map(|key| checked_key(key, event)).transpose()?;
+        Ok((key, read))
+    }
 }
 
-fn refused(event: &RecordedEvent, message: impl Into<String>) -> ApplyError {
-    ApplyError::Refused { message: message.into(), position: Some(event.position) }
+pub(super) fn refused(event: &RecordedEvent, message: impl Into<String>) -> ApplyError {
+    refused_at(event.position, message)
 }
 
-fn decode<E: DeserializeOwned>(event: &RecordedEvent) -> Result<Option<E>, ApplyError> {
+fn refused_at(position: Position, message: impl Into<String>) -> ApplyError {
+    ApplyError::Refused { message: message.into(), position: Some(position) }
+}
+
+pub(super) fn decode<E: DeserializeOwned>(event: &RecordedEvent) -> Result<Option<E>, ApplyError> {
     let decoded = caught(event, "reading the event", || event.decode::<E>())?;
     decoded.map_err(|error| refused(event, error.to_string()))
 }
 
 /// Runs the projection's code; a panic in it stops this event and nothing else.
-fn caught<T>(event: &RecordedEvent, what: &str, run: impl FnOnce() -> T) -> Result<T, ApplyError> {
+pub(super) fn caught<T>(
+    event: &RecordedEvent,
+    what: &str,
+    run: impl FnOnce() -> T,
+) -> Result<T, ApplyError> {
+    caught_at(event.position, what, run)
+}
+
+fn caught_at<T>(position: Position, what: &str, run: impl FnOnce() -> T) -> Result<T, ApplyError> {
     // Whatever the code has half done to its own values is dropped with them; the projection itself
     // is only lent out by shared reference.
-    catch_unwind(AssertUnwindSafe(run))
-        .map_err(|panic| refused(event, format!("{what} panicked: {}", panic_message(&*panic))))
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
+        refused_at(position, format!("{what} panicked: {}", panic_message(&*panic)))
+    })
 }
 
 /// What a panic said.
@@ -206,7 +252,7 @@ mod tests {
 
     use super::*;
     use crate::projection::key::KeyField;
-    use crate::{Position, Uuid, Version};
+    use crate::{Uuid, Version};
 
     #[derive(Deserialize)]
     enum Event {

@@ -142,9 +142,13 @@ impl fmt::Display for KeyField {
 /// databases compute the same (`everfold.shard_of` on PostgreSQL); fixed for ever, because the
 /// checkpoints of a generation stand for it.
 pub(crate) fn shard_of(key: &str, shards: u32) -> u32 {
+    hash_of(key) % shards.max(1)
+}
+
+/// The first four bytes of the SHA-256 of a key as a number.
+pub(crate) fn hash_of(key: &str) -> u32 {
     let digest = Sha256::digest(key.as_bytes());
-    let number = u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]);
-    number % shards.max(1)
+    u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]])
 }
 
 /// A member of a JSON object, as it is written there: numbers must not be read and printed anew, the

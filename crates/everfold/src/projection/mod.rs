@@ -18,6 +18,7 @@ pub(crate) mod definition;
 pub(crate) mod differences;
 pub(crate) mod document;
 mod folder;
+mod folding;
 mod fresh;
 pub(crate) mod generation;
 pub(crate) mod handler;

@@ -114,6 +114,58 @@ pub(crate) trait FoldDocuments: Send + Sync {
         document: Option<&str>,
         events: &[&RecordedEvent],
     ) -> Result<Option<String>, ApplyError>;
+
+    /// No documents yet, to be folded in memory. `careful`: none is lost with an event that fails.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "PostgreSQL alone needs it"))]
+    fn folding(self: Arc<Self>, careful: bool) -> Box<dyn Folding>;
+}
+
+/// Documents of many keys, folded in memory with their own types, which may be bound to a thread.
+#[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "PostgreSQL alone needs it"))]
+pub(crate) trait Folding {
+    /// As [`FoldDocuments::key_of`]. An event is folded before the next one's key is asked for.
+    fn key_of(&mut self, event: &RecordedEvent) -> Result<Option<String>, ApplyError>;
+
+    /// Folds the next event of a key into its document. `hash` is the key's.
+    fn apply(&mut self, key: &str, hash: u32, event: &RecordedEvent) -> Result<(), Unfolded>;
+
+    /// Whether it has had events of the key.
+    fn holds(&self, key: &str) -> bool;
+
+    /// About how much memory the documents take.
+    fn bytes(&self) -> usize;
+
+    /// Forgets keys whose hash is this or more.
+    fn keep_below(&mut self, high: u64);
+
+    /// Forgets a key.
+    fn forget(&mut self, key: &str);
+
+    /// Takes a document out, in no order. Nothing can be folded from then on.
+    fn next(&mut self) -> Option<FoldedDocument>;
+}
+
+/// Why an event was not folded.
+#[derive(Debug)]
+#[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "PostgreSQL alone needs it"))]
+pub(crate) enum Unfolded {
+    /// The document is as it was.
+    Refused(ApplyError),
+    /// The document is lost with it.
+    Lost(ApplyError),
+}
+
+/// A document that was folded in memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "PostgreSQL alone needs it"))]
+pub(crate) struct FoldedDocument {
+    pub(crate) key: String,
+    pub(crate) hash: u32,
+    /// Nothing, if it cannot be written: which event is to blame only a careful fold tells.
+    pub(crate) json: Result<String, ()>,
+    /// The last event that was folded into it.
+    pub(crate) position: Position,
+    pub(crate) stream_version: crate::Version,
 }
 
 /// What became of a document.

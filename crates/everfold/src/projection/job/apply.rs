@@ -266,7 +266,7 @@ impl Careful {
     }
 }
 
-pub(super) fn held_row(position: Position, key: &str, behind: Position) -> DeadLetterRow {
+pub(crate) fn held_row(position: Position, key: &str, behind: Position) -> DeadLetterRow {
     let (key, behind) = (key.to_owned(), Some(behind));
     DeadLetterRow { position, key, behind, error: None, attempts: 0 }
 }

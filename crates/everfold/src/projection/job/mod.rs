@@ -36,12 +36,15 @@ use super::projector::{ApplyError, Projector};
 use crate::Position;
 use crate::store::Unit;
 use crate::upcast::Upcasters;
+#[cfg(feature = "postgres")]
+pub(crate) use apply::held_row;
 use batch::Batch;
 pub(crate) use batch::CAREFUL_EVENTS;
 pub(crate) use call::Call;
 pub(crate) use drain::CAREFUL_SKIPS;
-#[cfg(feature = "sqlite")]
 pub(crate) use page::no_key;
+#[cfg(feature = "postgres")]
+pub(crate) use page::{describe, key_of_refused, said, upcast};
 pub(crate) use retry::RETRY_EVENTS;
 #[allow(unused_imports, reason = "rebuilds use them")]
 pub(crate) use switch::{Switch, SwitchLimits, SwitchStep, Switched};

@@ -7,6 +7,7 @@ use super::Job;
 use crate::projection::document::panic_message;
 use crate::projection::key::{Key, shard_of};
 use crate::projection::projector::{ApplyError, Projector};
+use crate::upcast::Upcasters;
 use crate::{Position, RecordedEvent};
 
 /// Events in rising order, as the projector sees them, each with its key.
@@ -55,8 +56,7 @@ impl Page {
 
     /// An event and what was wrong with it, in words.
     pub(super) fn describe(&self, place: usize, error: &str) -> String {
-        let RecordedEvent { position, event_type, stream_id, .. } = &self.events[place];
-        format!("event at position {position} (\"{event_type}\", stream \"{stream_id}\"): {error}")
+        describe(&self.events[place], error)
     }
 }
 
@@ -98,10 +98,7 @@ impl Job {
     /// Upcasts the event, unless the database applies it, and returns its key.
     fn key_of(&self, event: &mut RecordedEvent) -> Result<Option<String>, String> {
         if !matches!(self.projector, Projector::Sql) {
-            let upcast = AssertUnwindSafe(|| self.upcasters.apply(event));
-            let upcast = catch_unwind(upcast)
-                .map_err(|panic| format!("an upcaster panicked: {}", panic_message(&*panic)))?;
-            upcast.map_err(|error| error.to_string())?;
+            upcast(&self.upcasters, event)?;
         }
         let key = match &self.projector {
             Projector::Document(fold) => return fold.key_of(event).map_err(said),
@@ -115,15 +112,33 @@ impl Job {
 
     /// An event of today's shape or not: its stream is known, and so may be its fields.
     fn key_of_refused(&self, event: &RecordedEvent) -> Option<String> {
-        match &self.generation.key {
-            Key::Code => None,
-            key => key.of(event),
-        }
+        key_of_refused(&self.generation.key, event)
+    }
+}
+
+/// An event and what was wrong with it, in words.
+pub(crate) fn describe(event: &RecordedEvent, error: &str) -> String {
+    let RecordedEvent { position, event_type, stream_id, .. } = event;
+    format!("event at position {position} (\"{event_type}\", stream \"{stream_id}\"): {error}")
+}
+
+/// Brings an event to today's shape; what went wrong in words.
+pub(crate) fn upcast(upcasters: &Upcasters, event: &mut RecordedEvent) -> Result<(), String> {
+    let upcast = catch_unwind(AssertUnwindSafe(|| upcasters.apply(event)))
+        .map_err(|panic| format!("an upcaster panicked: {}", panic_message(&*panic)))?;
+    upcast.map_err(|error| error.to_string())
+}
+
+/// The key of an event that cannot be applied, if it can be told.
+pub(crate) fn key_of_refused(key: &Key, event: &RecordedEvent) -> Option<String> {
+    match key {
+        Key::Code => None,
+        key => key.of(event),
     }
 }
 
 /// What an error said, where it can only be a refusal.
-fn said(error: ApplyError) -> String {
+pub(crate) fn said(error: ApplyError) -> String {
     match error {
         ApplyError::Refused { message, .. } | ApplyError::Broken { message } => message,
         ApplyError::OutOfTime(error) => error.message,

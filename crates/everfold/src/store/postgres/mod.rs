@@ -57,6 +57,8 @@ struct PostgresStore {
     inline: Arc<Inline>,
     wake: Arc<Wake>,
     options: Arc<StoreOptions>,
+    /// Parts of history that are copied just now.
+    claims: rebuild::Claims,
 }
 
 /// Opens a store: finds out how the server is reached, brings the schema up to date if asked to,
@@ -75,7 +77,8 @@ pub(super) async fn open(
     let inline = Arc::new(Inline::new(Arc::clone(&options.upcasters)));
     let group = Group::new(Arc::clone(&connections), Arc::clone(&inline), Arc::clone(&options));
     let engine = connections.apart(options.runner_pool_size);
-    Ok(Arc::new(PostgresStore { connections, engine, group, inline, wake, options }))
+    let claims = rebuild::Claims::default();
+    Ok(Arc::new(PostgresStore { connections, engine, group, inline, wake, options, claims }))
 }
 
 impl PostgresStore {

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   request: asked for, looked at, steered ──> ownership: who works on it
-//!   target: the generation that is filled
+//!   target: the generation that is filled ──> copy: history in large parts
 //!   views: what readers see, by layout (which generations, and when) and shapes (the catalog)
 //!   remove: what nobody sees any more
 //! ```
 
 mod compare;
+mod copy;
 mod discard;
 mod facts;
 mod holders;
@@ -35,11 +36,16 @@ use uuid::Uuid;
 use super::PostgresStore;
 use crate::error::{ProjectionError, StoreError};
 use crate::projection::Projection;
+use crate::projection::definition::ProjectionKind;
 use crate::projection::generation::{Generation, Lease};
 use crate::projection::projector::{ApplyError, Projector};
 use crate::rebuild::Comparison;
 use crate::rebuild::row::{RebuildFigures, RebuildLease, RebuildRequest, RebuildRow, Wanted};
-use crate::store::{Comparing, Counted, GateHolder, GenerationFacts, RebuildBackend, Removed};
+use crate::store::{
+    Comparing, Copied, CopyPlan, Copying, Counted, GateHolder, GenerationFacts, RebuildBackend,
+    Removed,
+};
+pub(super) use copy::Claims;
 
 impl RebuildBackend for PostgresStore {
     fn request_rebuild(
@@ -129,6 +135,25 @@ impl RebuildBackend for PostgresStore {
         actor: String,
     ) -> BoxFuture<'_, Result<Removed, ProjectionError>> {
         async move { remove::remove(self, generation, projector, &actor).await }.boxed()
+    }
+
+    fn plan_copy(&self, copying: Copying) -> BoxFuture<'_, Result<CopyPlan, ApplyError>> {
+        async move { copy::plan_copy(self, &copying).await }.boxed()
+    }
+
+    fn copy_part(&self, copying: Copying) -> BoxFuture<'_, Result<Copied, ApplyError>> {
+        async move {
+            match copying.generation.kind {
+                ProjectionKind::Sql => copy::copy_sql(self, &copying).await,
+                ProjectionKind::Document => copy::copy_documents(self, &copying).await,
+                ProjectionKind::Handler => Ok(Copied::NoneLeft),
+            }
+        }
+        .boxed()
+    }
+
+    fn finish_copy(&self, copying: Copying) -> BoxFuture<'_, Result<(), ApplyError>> {
+        async move { copy::finish_copy(self, &copying).await }.boxed()
     }
 
     fn compare(&self, comparing: Comparing) -> BoxFuture<'_, Result<Comparison, ApplyError>> {

@@ -6,7 +6,7 @@ use tokio_postgres::types::Type;
 use super::ownership::take_checkpoints;
 use crate::error::{ProjectionError, StoreError};
 use crate::projection::Projection;
-use crate::projection::definition::Lifecycle;
+use crate::projection::definition::{Definition, Lifecycle, ProjectionKind};
 use crate::projection::generation::{Generation, GenerationStatus};
 use crate::rebuild::row::RebuildLease;
 use crate::store::postgres::PostgresStore;
@@ -24,6 +24,13 @@ const LOOK: &str = "SELECT target FROM everfold.rebuilds \
 const SET_TARGET: &str = "UPDATE everfold.rebuilds SET target = $3 \
     WHERE id = $1 AND epoch = $2 AND finished_at IS NULL \
     RETURNING greatest(extract(epoch FROM expires_at - clock_timestamp()) * 1000, 0)::integer";
+
+/// Whether history is copied in large parts, from its beginning, is decided later; then it is better to
+/// have no indexes yet.
+const MAY_BE_COPIED: &str = "SELECT kind IN ('beside', 'in-place') \
+        AND NOT coalesce((options->>'by_batches')::boolean, false) \
+    FROM everfold.rebuilds WHERE id = $1";
+const DEFER: &str = "UPDATE everfold.generations SET indexes_deferred = true WHERE id = $1";
 
 pub(super) async fn make_target(
     store: &PostgresStore,
@@ -64,13 +71,33 @@ async fn make_in(
     if let Some(target) = look(unit, lease, &definition.name).await? {
         return Ok(find(unit, target).await?);
     }
-    let made = make(unit, projection, Indexes::Now).await?;
+    let indexes = indexes(unit, lease, definition).await?;
+    let made = make(unit, projection, indexes).await?;
     lock(unit, lease, definition.lifecycle).await?;
     let reason = format!("rebuild {} fills it", lease.rebuild);
     complete(unit, definition, &made, GenerationStatus::Building, Some(reason)).await?;
+    if indexes == Indexes::Later {
+        unit.ask(DEFER, &[(&made.id, Type::INT4)]).await?;
+    }
     let ttl = set_target(unit, lease, made.id, &definition.name).await?;
     take_checkpoints(unit, made.id, lease.worker, ttl).await?;
     Ok(find(unit, made.id).await?)
+}
+
+/// Indexes come after the copy, if there may be one.
+async fn indexes(
+    unit: &mut PostgresUnit<'_>,
+    lease: RebuildLease,
+    definition: &Definition,
+) -> Result<Indexes, StoreError> {
+    if definition.kind() == ProjectionKind::Handler {
+        return Ok(Indexes::Now);
+    }
+    let rows = unit.ask(MAY_BE_COPIED, &[(&lease.rebuild, Type::INT4)]).await?;
+    match rows.first().is_some_and(|row| row.get(0)) {
+        true => Ok(Indexes::Later),
+        false => Ok(Indexes::Now),
+    }
 }
 
 /// The rebuild's row and, for an inline generation, the registry gate: every append that did not see

@@ -1,0 +1,240 @@
+//! Reading the log in order, for folders: by COPY, a range of positions at a time, so that no snapshot is
+//! held for long.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use futures::TryStreamExt;
+use tokio::sync::{mpsc, oneshot};
+
+use super::folder::{self, Manner, Order, Report};
+use super::row;
+use crate::Position;
+use crate::error::{StoreError, StoreErrorKind};
+use crate::projection::key::Key;
+use crate::projection::projector::ApplyError;
+use crate::store::Copying;
+use crate::store::postgres::projection::functions::HASHES;
+use crate::store::postgres::projection::names::literals;
+use crate::store::postgres::projection::unit::{PostgresUnit, failed};
+
+/// Positions that are read by one statement.
+const WINDOW: u64 = 1_000_000;
+const WINDOW_MIN: u64 = 10_000;
+/// Rows, and bytes of them, that a folder gets at once; so many of these wait for it.
+const ROWS: usize = 512;
+const ROWS_BYTES: usize = 256 * 1024;
+const WAITING: usize = 8;
+/// Events after which the pace is looked at.
+const STEP: u64 = 4_096;
+/// More keys than this are not named to the server.
+const NAMED_KEYS_MAX: usize = 5_000;
+
+/// What is read.
+pub(super) struct Reading<'a> {
+    pub(super) copying: &'a Copying,
+    /// Streams whose hash is in here, where the key is the stream.
+    pub(super) low: u64,
+    pub(super) high: u64,
+    /// Streams that are read alone.
+    pub(super) only: Option<&'a [String]>,
+}
+
+impl Reading<'_> {
+    /// The ranges of positions that are read one after the other, without the first and with the last.
+    pub(super) fn windows(&self) -> impl Iterator<Item = (Position, Position)> {
+        // About ten seconds of what is allowed.
+        let allowed = (self.copying.pace.at_once() as u64).saturating_mul(40);
+        let (size, cutoff) = (allowed.clamp(WINDOW_MIN, WINDOW), self.copying.cutoff.0);
+        (0..cutoff.div_ceil(size)).map(move |number| {
+            let up_to = cutoff.min((number + 1) * size);
+            (Position(number * size), Position(up_to))
+        })
+    }
+
+    fn sql(&self, after: Position, up_to: Position) -> String {
+        let generation = &self.copying.generation;
+        let by_stream = generation.key == Key::Stream;
+        let hash = if by_stream { "hashtext(stream_id)" } else { "0" };
+        let mut wanted = format!("position > {after} AND position <= {up_to}");
+        if let Some(types) = &generation.event_types {
+            let types = literals(types.iter().map(String::as_str));
+            wanted.push_str(&format!(" AND type = ANY ({types})"));
+        }
+        let (low, high, last) = (self.low, self.high, HASHES - 1);
+        if by_stream && (low > 0 || high <= HASHES.unsigned_abs() - 1) {
+            let number = format!("(hashtext(stream_id)::bigint & {last})");
+            wanted.push_str(&format!(" AND {number} >= {low} AND {number} < {high}"));
+        }
+        if let Some(streams) = self.only.filter(|keys| by_stream && keys.len() <= NAMED_KEYS_MAX) {
+            let streams = literals(streams.iter().map(String::as_str));
+            wanted.push_str(&format!(" AND stream_id = ANY ({streams})"));
+        }
+        let columns = row::COLUMNS.replace("{hash}", hash);
+        format!(
+            "COPY (SELECT {columns} FROM everfold.events WHERE {wanted} ORDER BY position) \
+             TO STDOUT (FORMAT binary)"
+        )
+    }
+
+    /// Reads a range of positions to its end.
+    pub(super) async fn read(
+        &self,
+        unit: &mut PostgresUnit<'_>,
+        (after, up_to): (Position, Position),
+        folders: &mut Folders,
+    ) -> Result<(), ApplyError> {
+        unit.settle_set_up().await?;
+        let rows = unit.transaction().copy_out(&self.sql(after, up_to)).await;
+        let rows = rows.map_err(|error| lost(unit, error))?;
+        futures::pin_mut!(rows);
+        let (mut first, mut step) = (true, 0);
+        while let Some(piece) = rows.try_next().await.map_err(|error| lost(unit, error))? {
+            let piece = if first { row::after_header(piece)? } else { piece };
+            first = false;
+            if !row::is_row(&piece) {
+                continue;
+            }
+            folders.put(piece).await?;
+            step += 1;
+            if step == STEP {
+                self.copying.pace.went(STEP).await;
+                step = 0;
+            }
+        }
+        self.copying.pace.went(step).await;
+        folders.flush().await
+    }
+}
+
+fn lost(unit: &mut PostgresUnit<'_>, error: tokio_postgres::Error) -> ApplyError {
+    unit.note_abort();
+    failed(error)
+}
+
+/// The threads that fold, each the keys of some hashes.
+pub(super) struct Folders {
+    orders: Vec<mpsc::Sender<Order>>,
+    bytes: Vec<Arc<AtomicUsize>>,
+    waiting: Vec<(Vec<Bytes>, usize)>,
+    memory_max: usize,
+    low: u64,
+    high: u64,
+}
+
+impl Folders {
+    /// Keys that are not streams cannot be told apart before an event is read, so they have one folder.
+    pub(super) fn start(manner: &Manner, memory_max: usize) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = match manner.generation.key {
+            Key::Stream if manner.only.is_none() => cores.saturating_sub(1).clamp(1, 8),
+            _ => 1,
+        };
+        let (mut orders, mut bytes) = (Vec::new(), Vec::new());
+        for _ in 0..threads {
+            let (to, from) = mpsc::channel(WAITING);
+            let (manner, used) = (manner.clone(), Arc::new(AtomicUsize::new(0)));
+            bytes.push(Arc::clone(&used));
+            orders.push(to);
+            tokio::task::spawn_blocking(move || folder::run(manner, from, &used));
+        }
+        let waiting = orders.iter().map(|_| (Vec::new(), 0)).collect();
+        let (low, high) = (manner.hashes.start, manner.hashes.end);
+        Folders { orders, bytes, waiting, memory_max, low, high }
+    }
+
+    /// Hashes below this are kept.
+    pub(super) fn high(&self) -> u64 {
+        self.high
+    }
+
+    async fn put(&mut self, row: Bytes) -> Result<(), ApplyError> {
+        let to = match self.orders.len() {
+            1 => 0,
+            threads => row::hash(&row) as usize % threads,
+        };
+        let (rows, bytes) = &mut self.waiting[to];
+        *bytes += row.len();
+        rows.push(row);
+        if rows.len() < ROWS && *bytes < ROWS_BYTES {
+            return Ok(());
+        }
+        self.send(to).await?;
+        self.keep_within().await
+    }
+
+    async fn flush(&mut self) -> Result<(), ApplyError> {
+        for to in 0..self.orders.len() {
+            self.send(to).await?;
+        }
+        self.keep_within().await
+    }
+
+    async fn send(&mut self, to: usize) -> Result<(), ApplyError> {
+        let (rows, _) = std::mem::replace(&mut self.waiting[to], (Vec::with_capacity(ROWS), 0));
+        match rows.is_empty() {
+            true => Ok(()),
+            false => self.orders[to].send(Order::Rows(rows)).await.map_err(|_| ended()),
+        }
+    }
+
+    /// Gives up the upper half of the keys, for another time, if memory is short.
+    async fn keep_within(&mut self) -> Result<(), ApplyError> {
+        let bytes: usize = self.bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum();
+        if bytes <= self.memory_max || self.high - self.low < 2 {
+            return Ok(());
+        }
+        self.high = self.low + (self.high - self.low) / 2;
+        let mut kept = Vec::new();
+        for orders in &self.orders {
+            let (done, is_done) = oneshot::channel();
+            orders.send(Order::KeepBelow(self.high, done)).await.map_err(|_| ended())?;
+            kept.push(is_done);
+        }
+        for kept in kept {
+            kept.await.map_err(|_| ended())?;
+        }
+        Ok(())
+    }
+
+    /// What folding came to, of all together.
+    pub(super) async fn report(&mut self) -> Result<Report, ApplyError> {
+        let mut all = Report::default();
+        for orders in &self.orders {
+            let (to, report) = oneshot::channel();
+            orders.send(Order::Report(to)).await.map_err(|_| ended())?;
+            let report = report.await.map_err(|_| ended())?;
+            if let Some(error) = report.error {
+                return Err(ApplyError::Store(error));
+            }
+            // The first in the log, as in batches.
+            let failures = all.failure.into_iter().chain(report.failure);
+            all.failure = failures.min_by_key(|(position, _)| *position);
+            all.aside.extend(report.aside);
+            all.redo.extend(report.redo);
+            all.events += report.events;
+        }
+        Ok(all)
+    }
+
+    /// Lets all of them write at once. Rows come out of the first, keys of documents that could not be
+    /// written out of the others.
+    pub(super) async fn write(
+        self,
+    ) -> Result<(mpsc::Receiver<Bytes>, Vec<oneshot::Receiver<Vec<String>>>), ApplyError> {
+        let (to, rows) = mpsc::channel(WAITING);
+        let mut unwritten = Vec::new();
+        for orders in self.orders {
+            let (keys, from) = oneshot::channel();
+            orders.send(Order::Write(to.clone(), keys)).await.map_err(|_| ended())?;
+            unwritten.push(from);
+        }
+        Ok((rows, unwritten))
+    }
+}
+
+pub(super) fn ended() -> ApplyError {
+    let message = "a thread that folds documents has ended; the log of the process says why";
+    ApplyError::Store(StoreError::new(StoreErrorKind::Other, message))
+}
