@@ -294,6 +294,9 @@ impl Folder {
     }
 
     fn keep_below(&mut self, high: u64) {
+        if high >= self.manner.hashes.end {
+            return;
+        }
         self.manner.hashes.end = high;
         self.folding.keep_below(high);
         self.aside.retain(|aside| u64::from(aside.hash) < high);

@@ -168,6 +168,8 @@ impl Folders {
         for to in 0..self.orders.len() {
             self.send(to).await?;
         }
+        // They may not have got to it yet.
+        self.keep_below(self.high).await?;
         self.keep_within().await
     }
 
@@ -185,11 +187,16 @@ impl Folders {
         if bytes <= self.memory_max || self.high - self.low < 2 {
             return Ok(());
         }
-        self.high = self.low + (self.high - self.low) / 2;
+        self.keep_below(self.low + (self.high - self.low) / 2).await
+    }
+
+    /// Returns when all have done so.
+    async fn keep_below(&mut self, high: u64) -> Result<(), ApplyError> {
+        self.high = high;
         let mut kept = Vec::new();
         for orders in &self.orders {
             let (done, is_done) = oneshot::channel();
-            orders.send(Order::KeepBelow(self.high, done)).await.map_err(|_| ended())?;
+            orders.send(Order::KeepBelow(high, done)).await.map_err(|_| ended())?;
             kept.push(is_done);
         }
         for kept in kept {

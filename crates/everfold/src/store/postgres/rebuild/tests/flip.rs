@@ -14,7 +14,7 @@ use super::run;
 use super::scene::{NO_DIFFERENCES, Scene, append, chain, impatient, limits};
 use crate::error::StoreErrorKind;
 use crate::projection::job::{Job, SwitchLimits, SwitchStep, Switched};
-use crate::projection::projector::{ApplyError, FoldDocuments, Projector};
+use crate::projection::projector::{ApplyError, FoldDocuments, Folding, Projector};
 use crate::{Position, RecordedEvent};
 
 const LISTED: &str = "INSERT INTO everfold.dead_letters (generation, position, key, error)";
@@ -100,6 +100,10 @@ impl FoldDocuments for Stalls {
 
     fn fold(&self, _: Option<&str>, _: &[&RecordedEvent]) -> Result<Option<String>, ApplyError> {
         unreachable!("there is no event with a key")
+    }
+
+    fn folding(self: Arc<Self>, _: bool) -> Box<dyn Folding> {
+        unreachable!("nothing is copied")
     }
 }
 

@@ -1,5 +1,6 @@
 //! What rebuilds ask of the server, step by step, with a database for each test.
 
+mod copy;
 mod flip;
 mod flip_without_fence;
 mod layout;
