@@ -45,6 +45,8 @@ pub(super) struct Place {
     position: AtomicU64,
     /// The generation as the worker last read it: its settings may change at any time.
     generation: Mutex<Arc<Generation>>,
+    /// Rings when the generation is fed in another way than it was.
+    changed: Notify,
     /// Rings when the checkpoint is behind what the task believes: the server that has it now is one
     /// without the last commits.
     pub(super) stepped_back: Notify,
@@ -55,11 +57,16 @@ pub(super) struct Place {
 impl Place {
     pub(super) fn new(position: Position, generation: Arc<Generation>) -> Self {
         let (position, generation) = (AtomicU64::new(position.0), Mutex::new(generation));
-        Place { position, generation, stepped_back: Notify::new(), call: Call::default() }
+        let (changed, stepped_back) = (Notify::new(), Notify::new());
+        Place { position, generation, changed, stepped_back, call: Call::default() }
     }
 
     pub(super) fn set_generation(&self, generation: &Arc<Generation>) {
-        *self.generation.lock().expect("nothing panics with this locked") = Arc::clone(generation);
+        let mut known = self.generation.lock().expect("nothing panics with this locked");
+        if is_drained(&known) != is_drained(generation) {
+            self.changed.notify_one();
+        }
+        *known = Arc::clone(generation);
     }
 
     fn generation(&self) -> Arc<Generation> {
@@ -195,15 +202,17 @@ impl Shard {
         let (stop, place) = (self.stop.clone(), Arc::clone(&self.place));
         if self.is_drained() {
             let owing = Arc::clone(&self.owing);
-            return Ok(tokio::select! {
+            return tokio::select! {
                 biased;
-                () = stop.cancelled() => false,
-                () = owing.notified() => true,
-            });
+                () = stop.cancelled() => Ok(false),
+                () = place.changed.notified() => Err(self.changed()),
+                () = owing.notified() => Ok(true),
+            };
         }
         let past = tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(false),
+            () = place.changed.notified() => return Err(self.changed()),
             () = place.stepped_back.notified() => {
                 // A batch up to the beginning only says where the checkpoint is.
                 self.mark = Position::START;
@@ -218,6 +227,13 @@ impl Shard {
             }
             Err(error) => Err(self.trouble(ApplyError::Store(error)).await),
         }
+    }
+
+    /// The generation is kept from now on, or not any more: other work is waited for.
+    fn changed(&mut self) -> Next {
+        self.look_at_settings();
+        self.more = self.is_drained();
+        Next::Go
     }
 
     /// `false` if the task is to end.

@@ -33,6 +33,7 @@ impl Job {
         let started = Instant::now();
         let from = unit.lock_checkpoint(batch.lease).await?;
         if self.is_inline() {
+            self.must_be_fed_behind(unit).await?;
             // What it owes at or below its checkpoint comes before everything above it.
             let outcome = self.drain(unit, batch.lease, batch.events_max).await?;
             if outcome.applied > 0 {
@@ -45,6 +46,16 @@ impl Job {
         let (to, applied) = self.apply_next(unit, &batch, from).await?;
         self.advance(unit, &batch, from, to, applied, started).await?;
         Ok(JobOutcome { position: to, applied, more: to < batch.mark, ..JobOutcome::default() })
+    }
+
+    /// Whoever saw the generation before a switch may take it for one that batches feed: what appends
+    /// have applied would be applied again. Then it is to look anew, as if the lease were lost.
+    async fn must_be_fed_behind<U: Unit>(&self, unit: &mut U) -> Result<(), ApplyError> {
+        use GenerationStatus::{Building, Kept, Rebuilding};
+        match unit.status(self.generation.id).await? {
+            Building | Rebuilding | Kept => Ok(()),
+            _ => Err(ApplyError::LeaseLost),
+        }
     }
 
     /// Applies the next events of a shard, all or none: how far it came, and how many there were.
@@ -112,6 +123,9 @@ impl Job {
     ) -> Result<JobOutcome, ApplyError> {
         let started = Instant::now();
         let from = unit.lock_checkpoint(batch.lease).await?;
+        if self.is_inline() {
+            self.must_be_fed_behind(unit).await?;
+        }
         if self.is_inline() && unit.owes(self.generation.id).await? {
             let events_max = batch.events_max.min(CAREFUL_SKIPS);
             return self.careful_drain(unit, batch.lease, events_max, attempts).await;

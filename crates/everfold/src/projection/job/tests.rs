@@ -23,6 +23,8 @@ use crate::{RecordedEvent, Version};
 struct Memory {
     log: Vec<RecordedEvent>,
     poison: BTreeSet<u64>,
+    /// Whether it is fed behind the appends.
+    kept: bool,
     state: State,
     savepoints: Vec<State>,
     /// How many events each try of applying had.
@@ -58,6 +60,17 @@ impl Memory {
     }
 
     fn run(&mut self, on_error: OnError, lifecycle: Lifecycle, task: Task) -> JobOutcome {
+        let outcome = self.try_run(on_error, lifecycle, task).unwrap();
+        assert!(self.savepoints.is_empty(), "a savepoint was left open");
+        outcome
+    }
+
+    fn try_run(
+        &mut self,
+        on_error: OnError,
+        lifecycle: Lifecycle,
+        task: Task,
+    ) -> Result<JobOutcome, ApplyError> {
         let settings = ProjectionSettings { on_error, ..ProjectionSettings::default() };
         let generation = Generation {
             id: 1,
@@ -79,9 +92,7 @@ impl Memory {
         };
         let (generation, projector) = (Arc::new(generation), Projector::Sql);
         let job = Job::new(generation, projector, Arc::default(), task);
-        let outcome = job.run(self).now_or_never().expect("nothing waits in memory").unwrap();
-        assert!(self.savepoints.is_empty(), "a savepoint was left open");
-        outcome
+        job.run(self).now_or_never().expect("nothing waits in memory")
     }
 
     fn careful(&mut self, on_error: OnError) -> JobOutcome {
@@ -101,6 +112,10 @@ impl Memory {
         let (position, actor) = (Position(position), "w".into());
         let task = Task::Retry { position, events_max: RETRY_EVENTS, actor };
         self.run(OnError::DeadLetter, lifecycle, task)
+    }
+
+    fn owed_up_to(&self) -> u64 {
+        if self.kept { self.state.position.0 } else { u64::MAX }
     }
 
     fn letters(&self) -> Vec<(u64, Option<u64>)> {
@@ -128,13 +143,16 @@ impl SwitchUnit for Memory {
         Ok(())
     }
     async fn status(&mut self, _: i32) -> Result<GenerationStatus, ApplyError> {
-        unreachable!("nothing is switched")
+        Ok(if self.kept { GenerationStatus::Kept } else { GenerationStatus::Active })
     }
     async fn highest_position(&mut self) -> Result<Position, ApplyError> {
         Ok(Position(self.log.len() as u64))
     }
     async fn owes(&mut self, _: i32) -> Result<bool, ApplyError> {
-        unreachable!("nothing is switched")
+        let letters = self.state.letters.values();
+        let held: BTreeSet<&str> = letters.map(|row| row.key.as_str()).collect();
+        let owed = self.state.skips.range(..=self.state.position.0);
+        Ok(owed.into_iter().any(|(_, key)| !held.contains(key.as_str())))
     }
     async fn new_dead_letters(
         &mut self,
@@ -310,7 +328,8 @@ impl Unit for Memory {
     ) -> Result<Vec<(Position, String)>, ApplyError> {
         let letters = self.state.letters.values();
         let held: BTreeSet<String> = letters.map(|row| row.key.clone()).collect();
-        let open = self.state.skips.iter().filter(|(_, key)| !held.contains(*key));
+        let open =
+            self.state.skips.range(..=self.owed_up_to()).filter(|(_, key)| !held.contains(*key));
         let mut open: Vec<(Position, String)> =
             open.map(|(position, key)| (Position(*position), key.clone())).collect();
         open.sort_by(|one, other| one.1.cmp(&other.1).then(one.0.cmp(&other.0)));
@@ -319,9 +338,10 @@ impl Unit for Memory {
         Ok(open)
     }
     async fn take_skips_of(&mut self, _: i32, key: &str) -> Result<Vec<Position>, ApplyError> {
-        let of_key = self.state.skips.iter().filter(|(_, found)| *found == key);
+        let up_to = self.owed_up_to();
+        let of_key = self.state.skips.range(..=up_to).filter(|(_, found)| *found == key);
         let taken: Vec<Position> = of_key.map(|(position, _)| Position(*position)).collect();
-        self.state.skips.retain(|_, found| found != key);
+        self.state.skips.retain(|at, found| *at > up_to || found != key);
         Ok(taken)
     }
     async fn set_status(
@@ -498,4 +518,63 @@ fn drain_that_stops_settles_what_went_well_and_leaves_the_rest_owed() {
     assert_eq!(memory.state.applied, [1]);
     assert_eq!(memory.state.skips.keys().copied().collect::<Vec<_>>(), [2, 3, 4]);
     assert_eq!(memory.state.messages, ["skip-settled"]);
+}
+
+fn batch_of_an_inline_one(memory: &mut Memory, careful: bool) -> JobOutcome {
+    let (lease, mark, worker) = (lease(), Position(memory.log.len() as u64), Uuid::nil());
+    let task = match careful {
+        false => Task::Batch { lease, mark, events_max: 100, worker },
+        true => {
+            let (actor, attempts) = ("w".to_owned(), 1);
+            Task::CarefulBatch { lease, mark, events_max: 100, worker, actor, attempts }
+        }
+    };
+    memory.run(OnError::DeadLetter, Lifecycle::Inline, task)
+}
+
+/// At position 3 of 6, with 2 and 3 owed, and 5 recorded by an append before it was kept.
+fn kept() -> Memory {
+    let mut memory = Memory::new("aabbab", []);
+    memory.kept = true;
+    memory.state.position = Position(3);
+    memory.state.applied = vec![1];
+    memory.state.skips = BTreeMap::from([(2, "a".into()), (3, "b".into()), (5, "a".into())]);
+    memory
+}
+
+#[test]
+fn batch_of_a_kept_one_applies_what_it_owes_first_and_passes_the_other_skips() {
+    let mut memory = kept();
+    let outcome = batch_of_an_inline_one(&mut memory, false);
+    assert!(outcome.more, "the events behind its checkpoint are left");
+    assert_eq!((outcome.position, outcome.applied), (Position(3), 2));
+    assert_eq!(memory.state.skips.keys().copied().collect::<Vec<_>>(), [5]);
+    let outcome = batch_of_an_inline_one(&mut memory, false);
+    assert_eq!((outcome.position, outcome.applied), (Position(6), 3));
+    assert_eq!(memory.state.applied, [1, 2, 3, 4, 5, 6]);
+    assert!(memory.state.skips.is_empty());
+}
+
+#[test]
+fn careful_batch_of_a_kept_one_puts_an_owed_event_aside_before_it_goes_on() {
+    let mut memory = kept();
+    memory.poison.insert(2);
+    batch_of_an_inline_one(&mut memory, true);
+    assert_eq!((memory.letters(), memory.state.position), (vec![(2, None)], Position(3)));
+    batch_of_an_inline_one(&mut memory, true);
+    assert_eq!(memory.letters(), [(2, None), (5, Some(2))]);
+    assert_eq!(memory.state.applied, [1, 3, 4, 6]);
+    assert!(memory.state.skips.is_empty());
+}
+
+#[test]
+fn batch_of_one_that_appends_feed_by_now_is_refused() {
+    let mut memory = kept();
+    memory.kept = false;
+    let before = format!("{:?}", memory.state);
+    let (lease, mark, worker) = (lease(), Position(6), Uuid::nil());
+    let task = Task::Batch { lease, mark, events_max: 100, worker };
+    let outcome = memory.try_run(OnError::Stop, Lifecycle::Inline, task);
+    assert!(matches!(outcome, Err(ApplyError::LeaseLost)), "{outcome:?}");
+    assert_eq!(format!("{:?}", memory.state), before);
 }
