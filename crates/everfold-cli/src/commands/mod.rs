@@ -24,6 +24,7 @@ mod run;
 mod schema;
 mod skips;
 mod status;
+mod verify;
 mod wait;
 
 use clap::Subcommand;
@@ -51,6 +52,7 @@ pub(crate) enum Command {
     Promote(promote::Promote),
     Rollback(rollback::Rollback),
     Retire(retire::Retire),
+    Verify(verify::Verify),
     Pause(pause::Pause),
     Resume(resume::Resume),
     #[command(subcommand, name = "dead-letters")]
@@ -82,6 +84,7 @@ impl Command {
             Command::Promote(command) => command.run(global).await,
             Command::Rollback(command) => command.run(global).await,
             Command::Retire(command) => command.run(global).await,
+            Command::Verify(command) => command.run(global).await,
             Command::Pause(command) => command.run(global).await,
             Command::Resume(command) => command.run(global).await,
             Command::DeadLetters(command) => command.run(global).await,

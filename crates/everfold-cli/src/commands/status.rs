@@ -5,9 +5,10 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use clap::Args;
-use everfold::{Position, ProjectionStatus, Store};
+use everfold::{Position, ProjectionStatus, RebuildProgress, Store};
 use serde::Serialize;
 
+use super::rebuild;
 use crate::age;
 use crate::cli::Global;
 use crate::failure::Outcome;
@@ -20,7 +21,8 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 #[derive(Debug, Args)]
 #[command(after_help = "\
 BEHIND is what a projection wants and does not have yet: events, and the age of the
-oldest. A version that is built beside another has a line of its own.
+oldest. A version that is built beside another has a line of its own, and so has one
+that is kept to go back to.
 
 Examples:
   everfold status
@@ -45,6 +47,8 @@ pub(crate) struct Report {
     namespace: String,
     high_water_mark: Position,
     projections: Vec<ProjectionStatus>,
+    /// Rebuilds under way.
+    rebuilds: Vec<RebuildProgress>,
 }
 
 impl Status {
@@ -96,8 +100,13 @@ impl Status {
             Some(status) => status.mark,
             None => store.high_water_mark().await?,
         };
+        let mut rebuilds = store.rebuilds().await?;
+        rebuilds.retain(|rebuild| {
+            rebuild.finished_at.is_none()
+                && projections.iter().any(|status| status.name == rebuild.name)
+        });
         let (store, namespace) = (store.location(), namespace.to_owned());
-        Ok(Report { store, namespace, high_water_mark, projections })
+        Ok(Report { store, namespace, high_water_mark, projections, rebuilds })
     }
 
     fn print(&self, report: &Report, output: &mut Output) -> anyhow::Result<()> {
@@ -132,8 +141,13 @@ impl fmt::Display for Report {
             "TREND",
             "RUN BY",
         ]);
-        for status in &self.projections {
-            table.row(cells(status), below(status));
+        for (index, status) in self.projections.iter().enumerate() {
+            let mut lines = below(status);
+            // Below the last line of its projection.
+            let last = self.projections.get(index + 1).is_none_or(|next| next.name != status.name);
+            let rebuild = self.rebuilds.iter().find(|rebuild| rebuild.name == status.name);
+            lines.extend(rebuild.filter(|_| last).map(under_way));
+            table.row(cells(status), lines);
         }
         write!(f, "{table}")
     }
@@ -210,6 +224,14 @@ fn below(status: &ProjectionStatus) -> Vec<String> {
             count(status.dead_letters, "dead letter")
         ));
     }
+    if let Some(verified) = status.verified.as_ref().filter(|verified| verified.differences > 0) {
+        let when = verified.at.strftime("%Y-%m-%dT%H:%M:%SZ");
+        lines.push(format!(
+            "drift: {} not as the log says, verified {when} (everfold verify {name}, everfold rebuild \
+             {name})",
+            count(verified.differences, "row")
+        ));
+    }
     for shard in &status.shards {
         // The reason of one that has failed is the failure of a shard, with what to do.
         let told = |failure: &String| {
@@ -221,6 +243,16 @@ fn below(status: &ProjectionStatus) -> Vec<String> {
         }
     }
     lines
+}
+
+/// An open rebuild in one line.
+fn under_way(rebuild: &RebuildProgress) -> String {
+    let RebuildProgress { name, version, kind, .. } = rebuild;
+    let worker = match &rebuild.worker {
+        Some(worker) => format!("run by {}", shown(worker)),
+        None => format!("nobody works on it: `everfold rebuild {name}` goes on"),
+    };
+    format!("rebuild to version {version} ({kind}): {}; {worker}", rebuild::line(rebuild))
 }
 
 /// `1 event`, `2 events`.

@@ -9,6 +9,7 @@ use super::generation::GenerationStatus;
 use super::status::{ProjectionStatus, Trend, counted};
 use crate::diagnosis::{Finding, MarkHolder, Severity};
 use crate::error::ProjectionError;
+use crate::rebuild::RebuildProgress;
 use crate::store::Store;
 
 /// When something counts as a problem. What a projection's own settings say comes first.
@@ -43,7 +44,7 @@ pub struct HealthProblem {
     /// The projection; `None` if it is the store.
     pub projection: Option<String>,
     /// What, in one word: `failed`, `paused`, `building`, `lag`, `stalled`, `dead-letters`, `skips`,
-    /// `mark`.
+    /// `drift`, `rebuild`, `mark`.
     pub check: &'static str,
     /// Whether it fails or only warns.
     pub severity: Severity,
@@ -65,6 +66,7 @@ impl Store {
         for status in &projections {
             check_projection(status, options, &mut problems);
         }
+        problems.extend(self.rebuilds().await?.iter().filter_map(check_rebuild));
         // Whoever reads events waits for the mark, also where there are no projections.
         let heads = self.backend().heads().await?;
         if heads.mark < heads.highest {
@@ -93,6 +95,7 @@ impl Store {
         for status in &projections {
             check_projection(status, &HealthOptions::default(), &mut problems);
         }
+        problems.extend(self.rebuilds().await.unwrap_or_default().iter().filter_map(check_rebuild));
         if problems.is_empty() {
             let message = match projections.len() {
                 0 => "none are registered".to_owned(),
@@ -111,6 +114,8 @@ impl HealthProblem {
         let hint = match self.check {
             "dead-letters" => format!("`everfold dead-letters list {name}`"),
             "skips" => format!("`everfold skips list {name}`"),
+            "rebuild" => format!("`everfold rebuilds {name}`"),
+            "drift" => format!("`everfold verify {name}`"),
             _ => format!("`everfold status {name}`"),
         };
         match self.severity {
@@ -187,6 +192,37 @@ fn check_projection(
         );
         add("skips", Severity::Problem, message);
     }
+    if let Some(verified) = status.verified.as_ref().filter(|verified| verified.differences > 0) {
+        let message = format!(
+            "{} not as the log says, by the verification of {}; `everfold rebuild {name}` builds it \
+             again, `everfold verify {name}` looks again",
+            counted(verified.differences, "row"),
+            verified.at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            name = status.name
+        );
+        add("drift", Severity::Problem, message);
+    }
+}
+
+/// A rebuild that stands still because nobody works on it, or because an operator wants it to.
+fn check_rebuild(rebuild: &RebuildProgress) -> Option<HealthProblem> {
+    let RebuildProgress { name, version, phase, .. } = rebuild;
+    let (severity, message) = match (rebuild.finished_at, &rebuild.worker) {
+        (Some(_), _) => return None,
+        (None, _) if rebuild.paused => (
+            Severity::Warning,
+            format!("its rebuild is paused; `everfold rebuilds resume {name}` goes on with it"),
+        ),
+        (None, Some(_)) => return None,
+        (None, None) => (
+            Severity::Problem,
+            format!(
+                "its rebuild to version {version} is {phase}, and nobody works on it; `everfold rebuild \
+                 {name}` goes on with it, and so does a runner that carries it (`everfold run`)"
+            ),
+        ),
+    };
+    Some(HealthProblem { projection: Some(name.clone()), check: "rebuild", severity, message })
 }
 
 /// Why a projection with work to do does not do it, if that is so.
