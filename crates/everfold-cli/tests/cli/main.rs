@@ -9,6 +9,7 @@ mod import;
 mod init;
 mod postgres;
 mod project;
+mod rebuild;
 mod run;
 mod schema;
 mod shop;

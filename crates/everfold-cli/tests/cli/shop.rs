@@ -87,13 +87,18 @@ impl Shop {
 
     /// Starts `everfold run`, and returns when it runs.
     pub(crate) fn start(&self, arguments: &[&str]) -> Running {
+        self.start_command(&[&["run"], arguments].concat(), "running as ")
+    }
+
+    /// Starts a command, and returns when it has said this.
+    pub(crate) fn start_command(&self, arguments: &[&str], text: &str) -> Running {
         let url = self.url();
-        let arguments = self.arguments(&url, &[&["run"], arguments].concat());
+        let arguments = self.arguments(&url, arguments);
         let mut command = self.folder.command(&arguments);
         let mut child = command.stdout(Stdio::null()).spawn().unwrap();
         let stderr = lines(child.stderr.take().unwrap());
         let running = Running { child, stderr, said: Vec::new() };
-        running.until("running as ")
+        running.until(text)
     }
 
     /// Takes events in: a stream and a number each; `None` leaves the number out.
@@ -169,6 +174,30 @@ impl Shop {
             None => {
                 let sql = sql.replace("everfold.", "everfold_");
                 self.folder.connect().execute_batch(&sql).unwrap();
+            }
+        }
+    }
+
+    /// Runs a statement on the table behind a view of the read model, which it calls `{table}`.
+    pub(crate) async fn execute_in_read_model(&self, table: &str, sql: &str) {
+        match &self.database {
+            Some(database) => {
+                let connection = database.connect().await;
+                let home = "SELECT quote_ident(home) FROM everfold.generations g \
+                    JOIN everfold.projections p ON p.active_generation = g.id \
+                    WHERE $1 = ANY (g.tables)";
+                let home: String = connection.query_one(home, &[&table]).await.unwrap().get(0);
+                let sql = sql.replace("{table}", &format!("{home}.{table}"));
+                connection.batch_execute(&sql).await.unwrap();
+            }
+            None => {
+                let connection = self.folder.connect();
+                let home = "SELECT g.home FROM everfold_generations g \
+                    JOIN everfold_projections p ON p.active_generation = g.id, json_each(g.tables) t \
+                    WHERE t.value = ?1";
+                let home: String = connection.query_row(home, [table], |row| row.get(0)).unwrap();
+                let sql = sql.replace("{table}", &format!("{home}{table}"));
+                connection.execute_batch(&sql).unwrap();
             }
         }
     }

@@ -164,6 +164,7 @@ async fn status_is_stable_json(shop: Shop) {
             "status",
             "status_since",
             "trend",
+            "verified",
             "version",
         ]
     );

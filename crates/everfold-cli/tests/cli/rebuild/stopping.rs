@@ -1,0 +1,100 @@
+//! Rebuilds that are left, paused, joined, cancelled, or taken up by somebody else.
+
+use everfold_testkit::eventually;
+use serde_json::Value;
+
+use super::{doubled, given};
+use crate::run::CATCH_UP;
+use crate::shop::{Running, Shop, on_both_stores};
+use crate::support::LIMIT;
+
+on_both_stores! {
+    rebuild_that_was_left_is_gone_on_with,
+    rebuild_that_was_killed_is_gone_on_with,
+    rebuild_is_paused_resumed_and_joined,
+    rebuild_is_cancelled,
+    runner_takes_up_what_was_asked_for,
+}
+
+/// A rebuild so slow that it does not end by itself: its 3 events take 3 seconds.
+fn slow(shop: &Shop) -> Running {
+    shop.start_command(&["rebuild", "sums", "--rate", "1"], "sums version 2: ")
+}
+
+fn rebuild(shop: &Shop) -> Value {
+    let listed = shop.run(&["rebuilds", "--json"]).exits(0).json_lines();
+    listed.into_iter().next().unwrap_or_default()
+}
+
+async fn paused(shop: &Shop) -> Running {
+    given(shop, CATCH_UP);
+    doubled(shop, "catch-up");
+    let running = slow(shop);
+    shop.run(&["rebuilds", "pause", "sums"]).done().prints("paused the rebuild of sums");
+    assert_eq!(rebuild(shop)["paused"], true);
+    running
+}
+
+async fn rebuild_that_was_left_is_gone_on_with(shop: Shop) {
+    let running = paused(&shop).await;
+    running.signal("INT");
+    let (code, said) = running.ended();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("`everfold rebuild sums` goes on with it, from anywhere"), "{said}");
+    assert_eq!(rebuild(&shop)["worker"], Value::Null);
+    shop.run(&["rebuilds", "resume", "sums"]).done();
+    let health = shop.run(&["health"]).exits(3).prints("nobody works on it");
+    health.prints("`everfold rebuild sums` goes on with it");
+    shop.run(&["status"]).exits(0).prints("rebuild to version 2 (beside): ");
+    let ran = shop.run(&["rebuild", "sums"]).done().prints("readers see version 2 of sums now");
+    assert!(ran.stderr.contains("a rebuild of sums is under way"), "{ran:#?}");
+    assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|8", "b|4"]);
+    assert_eq!(shop.run(&["rebuilds", "--json"]).done().json_lines().len(), 1);
+}
+
+/// The lease of a process that died runs out; then somebody else goes on.
+async fn rebuild_that_was_killed_is_gone_on_with(shop: Shop) {
+    let running = paused(&shop).await;
+    running.signal("KILL");
+    running.ended();
+    shop.run(&["rebuilds", "resume", "sums"]).done();
+    shop.run(&["rebuild", "sums"]).exits(0).prints("readers see version 2 of sums now");
+    assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|8", "b|4"]);
+}
+
+async fn rebuild_is_paused_resumed_and_joined(shop: Shop) {
+    let running = paused(&shop).await;
+    let running = running.until("paused (`everfold rebuilds resume sums`)");
+    let watching = shop.start_command(&["rebuild", "sums"], "a rebuild of sums is under way");
+    shop.run(&["rebuilds", "resume", "sums"]).done();
+    assert_eq!(running.ended().0, Some(0));
+    assert_eq!(watching.ended().0, Some(0));
+    assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|8", "b|4"]);
+}
+
+async fn rebuild_is_cancelled(shop: Shop) {
+    let running = paused(&shop).await;
+    shop.run(&["rebuilds", "cancel", "sums"]).done().prints("cancelled the rebuild of sums");
+    let (code, said) = running.ended();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("error: projection \"sums\" was not rebuilt: it was cancelled"),
+        "{said}"
+    );
+    assert_eq!(rebuild(&shop)["phase"], "cancelled");
+    assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|4", "b|2"]);
+    shop.run(&["rebuilds", "cancel", "sums"]).fails(1, "is not being rebuilt");
+    shop.run(&["rebuild", "sums"]).done();
+    assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|8", "b|4"]);
+}
+
+async fn runner_takes_up_what_was_asked_for(shop: Shop) {
+    given(&shop, CATCH_UP);
+    doubled(&shop, "catch-up");
+    let ran = shop.run(&["rebuild", "sums", "--detach"]).done();
+    assert!(ran.stderr.contains("asked for: a runner that carries sums takes it up"), "{ran:#?}");
+    let running = shop.start(&[]);
+    eventually("the runner has switched", LIMIT, async || rebuild(&shop)["phase"] == "done").await;
+    assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|8", "b|4"]);
+    running.stop();
+}
