@@ -12,6 +12,7 @@ use super::progress::RebuildProgress;
 use super::row::{RebuildKind, RebuildRequest, RebuildRow, StoredOptions, Wanted};
 use crate::Position;
 use crate::error::{ProjectionError, StoreError};
+use crate::projection::definition::ProjectionKind;
 use crate::projection::generation::{Generation, GenerationState, GenerationStatus};
 use crate::projection::operator::operator;
 use crate::store::{Removed, Store, jitter};
@@ -257,6 +258,7 @@ impl Store {
         target: Option<i32>,
         options: StoredOptions,
     ) -> Result<Rebuild, ProjectionError> {
+        self.check_somebody_can(&wanted, target).await?;
         let request = RebuildRequest {
             namespace: wanted.namespace.clone(),
             name: wanted.name.clone(),
@@ -276,6 +278,44 @@ impl Store {
             tokio::spawn(store.work_on(row, means, worker_name, stop))
         });
         Ok(Rebuild::new(self.clone(), row, joined, stop, work))
+    }
+
+    /// Refuses what nobody could work on: its code is not here, and no live process carries it.
+    async fn check_somebody_can(
+        &self,
+        wanted: &Generation,
+        target: Option<i32>,
+    ) -> Result<(), ProjectionError> {
+        let Generation { namespace, name, version, .. } = wanted;
+        let known = self.hub().definition(namespace, name, *version);
+        let is_here = known
+            .is_some_and(|known| known.definition.hash(self.kind()) == wanted.definition_hash)
+            || (target.is_some() && self.hub().projector_of(wanted).is_some());
+        if is_here || self.open_rebuild(name).await?.is_some() {
+            return Ok(());
+        }
+        let generations = self.generations_of(name).await?;
+        let same = |id: i32| {
+            let of_it = |other: &Generation| {
+                other.id == id && other.definition_hash == wanted.definition_hash
+            };
+            generations.iter().any(of_it)
+        };
+        let facts = self.backend().generation_facts().await?;
+        if facts.iter().any(|facts| facts.is_carried && same(facts.id)) {
+            return Ok(());
+        }
+        let message = match wanted.kind {
+            ProjectionKind::Sql => format!(
+                "has no files here for version {version}, and no live runner carries it; run this in \
+                 the project that has it, or start `everfold run` there"
+            ),
+            _ => format!(
+                "is written in Rust, and no live process carries version {version}; start one with a \
+                 runner that was given it, then ask again"
+            ),
+        };
+        Err(refused(name, message))
     }
 
     /// What is here to work on a rebuild with, if it is enough.

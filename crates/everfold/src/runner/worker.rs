@@ -14,7 +14,7 @@ use super::rebuilds::Rebuilds;
 use super::shard::{Bells, Ended, Place, RUNNING, Shard, is_drained};
 use super::watchdog::Watchdog;
 use crate::Position;
-use crate::error::{StoreError, StoreErrorKind};
+use crate::error::{ProjectionError, StoreError, StoreErrorKind};
 use crate::projection::document::panic_message;
 use crate::projection::generation::{Generation, GenerationStatus, Lease, ShardId};
 use crate::projection::registry::past_the_end;
@@ -201,8 +201,14 @@ impl Worker {
             if let Err(error) = pruned {
                 tracing::warn!(%error, "old rows of the run log could not be deleted");
             }
-            if let Err(error) = context.store.remove_leftovers(&context.options.worker_name).await {
-                tracing::warn!(%error, "generations that are retired could not be dropped");
+            match context.store.remove_leftovers(&context.options.worker_name).await {
+                Ok(()) => {}
+                // The process ends; the next one sees to it.
+                Err(ProjectionError::Store(error))
+                    if error.kind() == StoreErrorKind::HandleClosed => {}
+                Err(error) => {
+                    tracing::warn!(%error, "generations that are retired could not be dropped");
+                }
             }
         });
     }

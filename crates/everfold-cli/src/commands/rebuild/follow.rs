@@ -40,6 +40,7 @@ pub(crate) async fn follow(
         eprintln!("{}", joined(name, &rebuild));
     }
     let mut shown = Shown::new(name);
+    shown.set(&rebuild.progress(), rebuild.works_here());
     loop {
         tokio::select! {
             biased;

@@ -100,7 +100,7 @@ pub(crate) fn line(progress: &RebuildProgress) -> String {
     parts.push(progress.phase.to_string().replace('-', " "));
     let (done, total) = (HumanCount(progress.events_done), HumanCount(progress.events_total));
     match progress.phase {
-        RebuildPhase::Requested => {}
+        _ if progress.events_total == 0 => {}
         RebuildPhase::Copying | RebuildPhase::CatchingUp => {
             parts.push(format!("{}%, {done} of {total} events", percent(progress)));
             parts.extend(rates(progress));
@@ -110,19 +110,23 @@ pub(crate) fn line(progress: &RebuildProgress) -> String {
     parts.join(", ")
 }
 
+fn rate(per_second: f64) -> String {
+    match per_second {
+        rate if rate < 10.0 => format!("{rate:.1}/s"),
+        rate => format!("{}/s", HumanCount(rate as u64)),
+    }
+}
+
 fn rates(progress: &RebuildProgress) -> Vec<String> {
     let mut parts = Vec::new();
     let Some(applied) = progress.events_per_second else { return parts };
-    parts.push(format!("{}/s", HumanCount(applied as u64)));
+    parts.push(rate(applied));
     let appended = progress.appended_per_second.unwrap_or(0.0);
     match progress.converges() {
         Some(false) => {
-            let appended = HumanCount(appended as u64);
-            parts.push(format!("does not converge: {appended}/s come in"));
+            parts.push(format!("does not converge: {} come in", rate(appended)));
         }
-        _ if appended >= 1.0 => {
-            parts.push(format!("{}/s come in", HumanCount(appended as u64)));
-        }
+        _ if appended >= 1.0 => parts.push(format!("{} come in", rate(appended))),
         _ => {}
     }
     if let Some(left) = progress.time_left().filter(|_| progress.behind() > 0) {

@@ -16,22 +16,21 @@ on_both_stores! {
     runner_takes_up_what_was_asked_for,
 }
 
-/// A rebuild so slow that it does not end by itself: its 3 events take 3 seconds.
-fn slow(shop: &Shop) -> Running {
-    shop.start_command(&["rebuild", "sums", "--rate", "1"], "sums version 2: ")
-}
-
 fn rebuild(shop: &Shop) -> Value {
     let listed = shop.run(&["rebuilds", "--json"]).exits(0).json_lines();
     listed.into_iter().next().unwrap_or_default()
 }
 
+/// A command that works on a rebuild which is paused before it has come far: its 3 events take seconds.
 async fn paused(shop: &Shop) -> Running {
     given(shop, CATCH_UP);
     doubled(shop, "catch-up");
-    let running = slow(shop);
+    shop.run(&["rebuild", "sums", "--rate", "1", "--detach"]).done();
     shop.run(&["rebuilds", "pause", "sums"]).done().prints("paused the rebuild of sums");
     assert_eq!(rebuild(shop)["paused"], true);
+    let running =
+        shop.start_command(&["rebuild", "sums"], "paused (`everfold rebuilds resume sums`)");
+    eventually("it is worked on", LIMIT, async || rebuild(shop)["worker"].is_string()).await;
     running
 }
 
@@ -64,7 +63,6 @@ async fn rebuild_that_was_killed_is_gone_on_with(shop: Shop) {
 
 async fn rebuild_is_paused_resumed_and_joined(shop: Shop) {
     let running = paused(&shop).await;
-    let running = running.until("paused (`everfold rebuilds resume sums`)");
     let watching = shop.start_command(&["rebuild", "sums"], "a rebuild of sums is under way");
     shop.run(&["rebuilds", "resume", "sums"]).done();
     assert_eq!(running.ended().0, Some(0));
