@@ -16,5 +16,6 @@ mod paused_worker;
 mod processes;
 mod projections;
 mod read;
+mod rebuilds;
 mod rolled_back;
 mod sql_projections;

@@ -179,25 +179,3 @@ fn handler_tears_down_what_it_made_elsewhere_in_the_last_step() {
     assert_eq!(named(&connection, "outside_g1"), [] as [&str; 0]);
     assert_eq!(named(&connection, "outside_g2").len(), 1);
 }
-
-#[test]
-#[ignore = "takes half a minute: a figure for the docs"]
-fn removal_of_a_million_rows_never_keeps_the_file_for_long() {
-    let folder = tempfile::tempdir().unwrap();
-    let connection = Connection::open(folder.path().join("store.db")).unwrap();
-    connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA cache_size = -16384").unwrap();
-    schema::migrate(&connection, TTL).unwrap();
-    register_functions(&connection).unwrap();
-    let create = "CREATE TABLE read_model.totals (stream text PRIMARY KEY, n integer, t text);
-        CREATE INDEX totals_n ON read_model.totals (n)";
-    let old = known(&connection, &totals(1, create));
-    let new = known(&connection, &totals(2, create));
-    let fill = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000) \
-        INSERT INTO g1_totals SELECT 'stream-' || (i * 7919 % 1000003), i, hex(zeroblob(40)) FROM n";
-    connection.execute(fill, []).unwrap();
-    views::switch(&connection, new.id).unwrap();
-    let begun = std::time::Instant::now();
-    let (steps, longest) = remove(&connection, old.id, None).unwrap();
-    println!("{steps} steps, the longest {longest:?}, all {:?}", begun.elapsed());
-    assert!(longest < Duration::from_millis(500), "{longest:?}");
-}
