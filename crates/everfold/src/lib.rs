@@ -50,9 +50,9 @@ pub use read::{
     TypedEventStream,
 };
 pub use rebuild::{
-    Comparison, Difference, Plan, PlannedAction, PlannedChange, Rebuild, RebuildKind,
-    RebuildOptions, RebuildPhase, RebuildProgress, Retirable, Retired, Verification, VerifyOptions,
-    VerifyScope,
+    Comparison, Difference, Plan, PlannedAction, PlannedChange, ReadModelSnapshot, Rebuild,
+    RebuildKind, RebuildOptions, RebuildPhase, RebuildProgress, ReplayOptions, Retirable, Retired,
+    Verification, VerifyOptions, VerifyScope,
 };
 pub use runner::{Runner, RunnerFailure, RunnerHandle, RunnerOptions};
 pub use snapshot::SnapshotPolicy;

@@ -92,6 +92,16 @@ pub struct ProjectionSettings {
     pub lag_warn: Option<Duration>,
     /// `everfold health` fails when the projection is further behind than this. Default: never.
     pub lag_fail: Option<Duration>,
+    /// A runner copies the read model this often ([`Store::snapshot_read_model`]). Default: never.
+    ///
+    /// [`Store::snapshot_read_model`]: crate::Store::snapshot_read_model
+    pub snapshot_every: Option<Duration>,
+    /// So many of these copies are kept, the newest: 2.
+    pub snapshots_kept: u32,
+    /// A runner verifies the whole read model this often ([`Store::verify`]). Default: never.
+    ///
+    /// [`Store::verify`]: crate::Store::verify
+    pub verify_every: Option<Duration>,
 }
 
 impl Default for ProjectionSettings {
@@ -104,6 +114,9 @@ impl Default for ProjectionSettings {
             retry_delay_max: Duration::from_secs(30),
             lag_warn: None,
             lag_fail: None,
+            snapshot_every: None,
+            snapshots_kept: 2,
+            verify_every: None,
         }
     }
 }

@@ -13,6 +13,7 @@ use super::operator::operator;
 use super::projector::Projector;
 use crate::Position;
 use crate::error::ProjectionError;
+use crate::rebuild::replay::is_as_of;
 use crate::store::{Carried, Registration, StatusChange, Store, StoreKind};
 
 /// What [`Store::register`] found or did.
@@ -223,7 +224,7 @@ impl Store {
         let generations = self.generations_of(name).await?;
         let read = generations.iter().find(|generation| generation.is_active).cloned();
         for generation in generations {
-            if !from.contains(&generation.status) {
+            if !from.contains(&generation.status) || is_as_of(&generation) {
                 continue;
             }
             let to = match &read {

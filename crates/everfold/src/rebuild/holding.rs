@@ -103,7 +103,7 @@ impl Trial<'_> {
     }
 
     /// Those that it is to hold and does not have.
-    fn missing(&self, mut events: Vec<RecordedEvent>) -> Vec<RecordedEvent> {
+    pub(crate) fn missing(&self, mut events: Vec<RecordedEvent>) -> Vec<RecordedEvent> {
         let uneven = self.has.windows(2).any(|pair| pair[0] != pair[1]);
         let shards = if uneven { self.job.shards_of(&events) } else { HashMap::new() };
         events.retain(|event| {

@@ -1,4 +1,4 @@
-//! What a database must be able to do to verify read models.
+//! What a database must be able to do to verify read models, and to copy them.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::Position;
 use crate::error::StoreError;
 use crate::projection::generation::{Generation, SystemMessage};
 use crate::projection::projector::{ApplyError, Projector};
-use crate::rebuild::{Comparison, Verification, VerifyScope};
+use crate::rebuild::{Comparison, ReadModelSnapshot, Verification, VerifyScope};
 use crate::upcast::Upcasters;
 
 /// What is needed to verify the generation that readers see.
@@ -49,4 +49,20 @@ pub(crate) trait VerifyBackend: Send + Sync {
         name: String,
         max: usize,
     ) -> BoxFuture<'_, Result<Vec<Verification>, StoreError>>;
+
+    /// Copies a generation's tables as they are at one moment, with checkpoints, dead letters and skips.
+    fn take_snapshot(
+        &self,
+        generation: Arc<Generation>,
+        actor: String,
+    ) -> BoxFuture<'_, Result<ReadModelSnapshot, StoreError>>;
+    /// The snapshots of a projection, the newest first.
+    fn snapshots(
+        &self,
+        namespace: String,
+        name: String,
+    ) -> BoxFuture<'_, Result<Vec<ReadModelSnapshot>, StoreError>>;
+    fn drop_snapshot(&self, snapshot: i32) -> BoxFuture<'_, Result<(), StoreError>>;
+    /// Writes a system message.
+    fn note(&self, message: SystemMessage) -> BoxFuture<'_, Result<(), StoreError>>;
 }

@@ -11,7 +11,7 @@ use crate::projection::key::Key;
 use crate::projection::registry::nearest;
 use crate::projection::sql::SqlBody;
 
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 15] = [
     "version",
     "lifecycle",
     "events",
@@ -24,11 +24,16 @@ const KEYS: [&str; 12] = [
     "retry_delay_max",
     "lag_warn",
     "lag_fail",
+    "snapshot_every",
+    "snapshots_kept",
+    "verify_every",
 ];
 const CATCH_UP_ONLY: [&str; 7] =
     ["shards", "batch_events", "retries", "retry_delay", "retry_delay_max", "lag_warn", "lag_fail"];
 /// What the registry can store.
 const NUMBER_MAX: u32 = i32::MAX.unsigned_abs();
+/// More copies of a read model than anybody wants.
+const SNAPSHOTS_MAX: u32 = 1_000;
 const DURATION: &str = "a time such as \"200ms\", \"5s\", \"1m\" or \"2h\"";
 
 /// What a `projection.toml` says.
@@ -118,6 +123,9 @@ impl Settings {
             "retry_delay_max" => settings.retry_delay_max = entry.duration()?,
             "lag_warn" => settings.lag_warn = Some(entry.duration()?),
             "lag_fail" => settings.lag_fail = Some(entry.duration()?),
+            "snapshot_every" => settings.snapshot_every = Some(entry.duration()?),
+            "snapshots_kept" => settings.snapshots_kept = entry.number(1, SNAPSHOTS_MAX)?,
+            "verify_every" => settings.verify_every = Some(entry.duration()?),
             _ => {}
         }
         Ok(())

@@ -158,12 +158,13 @@ impl Driver {
                 let made =
                     self.desk.patiently(|| backend.make_target(lease, projection.clone())).await?;
                 self.row.target = Some(made.id);
-                if let Some(snapshot) = self.row.options.snapshot {
-                    self.desk.patiently(|| backend.restore_snapshot(lease, snapshot)).await?;
-                }
                 made
             }
         };
+        // Whoever made it may have been stopped before it was filled.
+        if let (Some(snapshot), None) = (self.row.options.snapshot, self.row.flipped_at) {
+            self.desk.patiently(|| backend.restore_snapshot(lease, snapshot)).await?;
+        }
         Ok(self.target_of(generation))
     }
 

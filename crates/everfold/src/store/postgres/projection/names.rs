@@ -10,6 +10,20 @@ pub(in crate::store::postgres) fn home(id: i32, name: &str) -> String {
     home
 }
 
+/// The schema of a snapshot's tables.
+pub(in crate::store::postgres) fn snapshot_home(id: i32, name: &str) -> String {
+    let mut home = format!("everfold_snapshot_{id}_{name}");
+    home.truncate(NAME_BYTES_MAX);
+    home
+}
+
+/// The view of a table as it was at a position.
+pub(in crate::store::postgres) fn at_position(table: &str, position: crate::Position) -> String {
+    let end = format!("_at_{position}");
+    let table: String = table.chars().take(NAME_BYTES_MAX - end.len()).collect();
+    format!("{table}{end}")
+}
+
 /// The schema where readers of a namespace find their views.
 pub(in crate::store::postgres) fn readers(namespace: &str) -> String {
     match namespace {

@@ -7,6 +7,7 @@
 //!   remove: what nobody sees any more
 //! ```
 
+mod as_of;
 mod compare;
 mod copy;
 mod discard;
@@ -21,6 +22,7 @@ mod row;
 mod rows;
 mod scratch;
 mod shapes;
+mod snapshot;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -34,6 +36,7 @@ use futures::future::{BoxFuture, FutureExt};
 use uuid::Uuid;
 
 use super::PostgresStore;
+use crate::Position;
 use crate::error::{ProjectionError, StoreError};
 use crate::projection::Projection;
 use crate::projection::definition::ProjectionKind;
@@ -48,6 +51,22 @@ use crate::store::{
 pub(super) use copy::Claims;
 
 impl RebuildBackend for PostgresStore {
+    fn restore_snapshot(
+        &self,
+        lease: RebuildLease,
+        snapshot: i32,
+    ) -> BoxFuture<'_, Result<(), ApplyError>> {
+        snapshot::restore(self, lease, snapshot).boxed()
+    }
+
+    fn show_as_of(
+        &self,
+        lease: RebuildLease,
+        position: Position,
+    ) -> BoxFuture<'_, Result<(), ProjectionError>> {
+        as_of::show(self, lease, position).boxed()
+    }
+
     fn request_rebuild(
         &self,
         request: RebuildRequest,

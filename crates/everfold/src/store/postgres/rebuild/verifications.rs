@@ -1,5 +1,6 @@
 //! The record of verifications.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
@@ -13,12 +14,12 @@ use super::super::projection::transaction::{begin, finish};
 use super::super::projection::unit::{TIMEOUTS, statement};
 use super::super::read::stored_max;
 use super::super::types::{JsonString, JsonText, Time};
-use super::verify;
+use super::{snapshot, verify};
 use crate::Position;
 use crate::error::StoreError;
-use crate::projection::generation::SystemMessage;
+use crate::projection::generation::{Generation, SystemMessage};
 use crate::projection::projector::ApplyError;
-use crate::rebuild::Verification;
+use crate::rebuild::{ReadModelSnapshot, Verification};
 use crate::store::{Unit, Verified, VerifyBackend, Verifying};
 
 const INSERT: &str = statement!("insert_verification");
@@ -49,6 +50,30 @@ impl VerifyBackend for PostgresStore {
         max: usize,
     ) -> BoxFuture<'_, Result<Vec<Verification>, StoreError>> {
         async move { list(&self.engine, &namespace, &name, max).await }.boxed()
+    }
+
+    fn take_snapshot(
+        &self,
+        generation: Arc<Generation>,
+        actor: String,
+    ) -> BoxFuture<'_, Result<ReadModelSnapshot, StoreError>> {
+        async move { snapshot::take(self, &generation, &actor).await }.boxed()
+    }
+
+    fn snapshots(
+        &self,
+        namespace: String,
+        name: String,
+    ) -> BoxFuture<'_, Result<Vec<ReadModelSnapshot>, StoreError>> {
+        async move { snapshot::list(self, &namespace, &name, None).await }.boxed()
+    }
+
+    fn drop_snapshot(&self, snapshot: i32) -> BoxFuture<'_, Result<(), StoreError>> {
+        snapshot::drop_snapshot(self, snapshot).boxed()
+    }
+
+    fn note(&self, message: SystemMessage) -> BoxFuture<'_, Result<(), StoreError>> {
+        snapshot::note(self, message).boxed()
     }
 }
 

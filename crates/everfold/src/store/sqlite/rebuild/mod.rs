@@ -10,12 +10,15 @@
 //! History is applied in batches, as by a runner, so that no transaction keeps appends waiting for long.
 //! There are no gates: whoever switches holds the write lock, and so no append is under way.
 
+mod as_of;
+mod compare;
 mod facts;
 mod lease;
 mod looking;
 mod remove;
 mod rows;
 mod scratch;
+mod snapshot;
 mod tables;
 mod target;
 #[cfg(test)]
@@ -33,14 +36,40 @@ use super::SqliteStore;
 use super::connection::in_transaction;
 use super::error::store_error;
 use super::projection::ENGINE_PATIENCE;
+use crate::Position;
 use crate::error::{ProjectionError, StoreError};
 use crate::projection::Projection;
 use crate::projection::generation::{Generation, Lease};
 use crate::projection::projector::{ApplyError, Projector};
+use crate::rebuild::Comparison;
 use crate::rebuild::row::{RebuildFigures, RebuildLease, RebuildRequest, RebuildRow, Wanted};
-use crate::store::{Counted, GenerationFacts, RebuildBackend, Removed};
+use crate::store::{Comparing, Counted, GenerationFacts, RebuildBackend, Removed};
 
 impl RebuildBackend for SqliteStore {
+    fn restore_snapshot(
+        &self,
+        lease: RebuildLease,
+        snapshot: i32,
+    ) -> BoxFuture<'_, Result<(), ApplyError>> {
+        snapshot::restore(self, lease, snapshot).boxed()
+    }
+
+    fn show_as_of(
+        &self,
+        lease: RebuildLease,
+        position: Position,
+    ) -> BoxFuture<'_, Result<(), ProjectionError>> {
+        async move {
+            let show = move |connection: &Connection| as_of::show(connection, lease, position);
+            if self.change(show).await? { Ok(()) } else { Err(target::lost(lease, "it")) }
+        }
+        .boxed()
+    }
+
+    fn compare(&self, comparing: Comparing) -> BoxFuture<'_, Result<Comparison, ApplyError>> {
+        compare::compare(self, comparing).boxed()
+    }
+
     fn request_rebuild(
         &self,
         request: RebuildRequest,

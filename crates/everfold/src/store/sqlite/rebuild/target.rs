@@ -115,7 +115,7 @@ fn gone(row: &RebuildRow, target: i32) -> ProjectionError {
 }
 
 /// Somebody else has taken the rebuild, or ended it.
-fn lost(lease: RebuildLease, name: &str) -> ProjectionError {
+pub(super) fn lost(lease: RebuildLease, name: &str) -> ProjectionError {
     let message = format!(
         "is rebuilt by somebody else now, or its rebuild {} has ended; nothing was changed here",
         lease.rebuild

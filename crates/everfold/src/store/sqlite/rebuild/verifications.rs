@@ -1,5 +1,6 @@
 //! The record of verifications.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
@@ -11,12 +12,12 @@ use super::super::projection::registry::json_or_null;
 use super::super::projection::states::count;
 use super::super::projection::unit::record;
 use super::super::read;
-use super::verify;
+use super::{snapshot, verify};
 use crate::Position;
 use crate::error::StoreError;
-use crate::projection::generation::SystemMessage;
+use crate::projection::generation::{Generation, SystemMessage};
 use crate::projection::projector::ApplyError;
-use crate::rebuild::Verification;
+use crate::rebuild::{ReadModelSnapshot, Verification};
 use crate::store::{Verified, VerifyBackend, Verifying};
 
 const INSERT: &str = include_str!("../../../../sql/sqlite/statements/insert_verification.sql");
@@ -53,6 +54,30 @@ impl VerifyBackend for SqliteStore {
             let mut statement = connection.prepare_cached(LIST)?;
             statement.query_map((namespace, name, max), verification)?.collect()
         })
+    }
+
+    fn take_snapshot(
+        &self,
+        generation: Arc<Generation>,
+        actor: String,
+    ) -> BoxFuture<'_, Result<ReadModelSnapshot, StoreError>> {
+        snapshot::take(self, generation, actor).boxed()
+    }
+
+    fn snapshots(
+        &self,
+        namespace: String,
+        name: String,
+    ) -> BoxFuture<'_, Result<Vec<ReadModelSnapshot>, StoreError>> {
+        snapshot::list(self, namespace, name, None).boxed()
+    }
+
+    fn drop_snapshot(&self, snapshot: i32) -> BoxFuture<'_, Result<(), StoreError>> {
+        snapshot::drop_snapshot(self, snapshot).boxed()
+    }
+
+    fn note(&self, message: SystemMessage) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.change(move |connection| record(connection, &message))
     }
 }
 

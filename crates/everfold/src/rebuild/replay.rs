@@ -1,0 +1,97 @@
+//! Replays: building a read model again from a snapshot, or as it was at a position.
+
+use super::handle::Rebuild;
+use super::options::RebuildOptions;
+use super::row::{RebuildKind, StoredOptions};
+use crate::Position;
+use crate::error::ProjectionError;
+use crate::projection::generation::{Generation, SystemMessage};
+use crate::projection::operator::operator;
+use crate::store::Store;
+
+/// What is replayed. The default: all of the log, up to its end.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct ReplayOptions {
+    /// Events behind this position are applied anew, and some before it: the replay begins with the
+    /// newest [snapshot](Store::snapshot_read_model) of this version at or before it, or else with the
+    /// beginning of the log.
+    pub from: Option<Position>,
+    /// The last event to apply. Readers are not switched then: the read model as it was is shown beside
+    /// what they see, under names that end in `_at_<position>`, until [`Store::retire`].
+    pub to: Option<Position>,
+    /// How it is done.
+    pub rebuild: RebuildOptions,
+}
+
+impl Store {
+    /// Builds a read model again beside the one that readers see, beginning with a snapshot, and switches
+    /// them over; or builds it as it was at a position, for a look.
+    ///
+    /// # Errors
+    /// As [`Store::rebuild`]; and if `to` is past the end of the log.
+    pub async fn replay(
+        &self,
+        name: &str,
+        options: ReplayOptions,
+    ) -> Result<Rebuild, ProjectionError> {
+        let ReplayOptions { from, to, rebuild } = options;
+        let refused = |message| ProjectionError::Refused { projection: name.to_owned(), message };
+        let generation = self.generation_of(name).await?;
+        let mark = self.high_water_mark().await?;
+        if let Some(to) = to.filter(|to| *to > mark) {
+            return Err(refused(format!("cannot be as of position {to}: the log ends at {mark}")));
+        }
+        let wanted = match (from, to) {
+            (Some(from), Some(to)) => Some(from.min(to)),
+            (None, Some(to)) => Some(to),
+            (from, None) => from,
+        };
+        let known = self.read_model_snapshots(name).await?;
+        let snapshot = wanted.and_then(|wanted| {
+            known.iter().find(|snapshot| {
+                snapshot.version == generation.version
+                    && snapshot.definition_hash == generation.definition_hash
+                    && snapshot.reaches <= wanted
+            })
+        });
+        let kind = if to.is_some() { RebuildKind::AsOf } else { RebuildKind::Replay };
+        let from_where = match snapshot {
+            Some(snapshot) => format!("snapshot {} at position {}", snapshot.id, snapshot.position),
+            None => "the beginning of the log, because no snapshot fits".to_owned(),
+        };
+        tracing::info!(projection = name, from = from_where, "replaying");
+        let options = StoredOptions {
+            options: RebuildOptions { promote: to.is_none(), in_place: false, ..rebuild },
+            snapshot: snapshot.map(|snapshot| snapshot.id),
+            up_to: to.map(|to| to.0),
+            by_batches: snapshot.is_some() || to.is_some(),
+            ..StoredOptions::default()
+        };
+        let message = SystemMessage {
+            generation: Some(generation.id),
+            kind: "rebuild",
+            position: to.or(from),
+            key: None,
+            actor: operator(),
+            message: format!("a replay begins with {from_where}"),
+        };
+        let replay = self.request(generation, kind, None, options).await?;
+        if !replay.joined() {
+            self.backend().note(message).await?;
+        }
+        Ok(replay)
+    }
+}
+
+/// Why a generation that shows what was is not fed.
+pub(crate) fn as_of_reason(position: Position) -> String {
+    format!("{AS_OF} {position}, for a look")
+}
+
+/// Whether a generation shows what was, so that it is never fed.
+pub(crate) fn is_as_of(generation: &Generation) -> bool {
+    generation.reason.as_deref().is_some_and(|reason| reason.starts_with(AS_OF))
+}
+
+const AS_OF: &str = "as of position";
