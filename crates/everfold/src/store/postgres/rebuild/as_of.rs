@@ -10,7 +10,7 @@ use super::super::projection::transaction::{begin, finish};
 use super::super::projection::unit::{PostgresUnit, TIMEOUTS};
 use super::super::projection::{gates, names};
 use crate::Position;
-use crate::error::ProjectionError;
+use crate::error::{ProjectionError, StoreError};
 use crate::projection::projector::ApplyError;
 use crate::rebuild::replay::as_of_reason;
 use crate::rebuild::row::RebuildLease;
@@ -24,6 +24,25 @@ const LOCK_SHARDS: &str =
 /// Nobody feeds it from now on, and appends do not list it.
 const STOP: &str = "UPDATE everfold.generations SET lifecycle = 'catch-up', status = 'paused', \
     reason = $2, status_since = clock_timestamp() WHERE id = $1";
+
+/// Views made by [`show`] of the tables in a schema.
+const LIST_VIEWS: &str = "SELECT DISTINCT n.nspname::text, v.relname::text \
+    FROM pg_catalog.pg_namespace h JOIN pg_catalog.pg_class t ON t.relnamespace = h.oid \
+    JOIN pg_catalog.pg_depend d ON d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjid = t.oid \
+        AND d.classid = 'pg_catalog.pg_rewrite'::regclass \
+    JOIN pg_catalog.pg_rewrite r ON r.oid = d.objid JOIN pg_catalog.pg_class v ON v.oid = r.ev_class \
+    JOIN pg_catalog.pg_namespace n ON n.oid = v.relnamespace \
+    WHERE h.nspname = $1 AND n.nspname ~ '^read_model' AND v.relname ~ '_at_[0-9]+$'";
+
+/// Drops the views that show the tables of a schema as of a position, before the tables go.
+pub(super) async fn drop_views(unit: &mut PostgresUnit<'_>, home: &str) -> Result<(), StoreError> {
+    for row in unit.ask(LIST_VIEWS, &[(&home, Type::TEXT)]).await? {
+        let view = table(row.get(0), row.get(1));
+        let drop = format!("DROP VIEW IF EXISTS {view}");
+        unit.batch(&drop).await.map_err(QueryError::into_store_error)?;
+    }
+    Ok(())
+}
 
 pub(super) async fn show(
     store: &PostgresStore,

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::types::Type;
 
+use super::as_of;
 use super::views::{Narrowed, narrow, take_turn};
 use crate::error::{ProjectionError, StoreError, StoreErrorKind};
 use crate::projection::generation::Generation;
@@ -315,6 +316,7 @@ async fn drop_in(
         let lock = format!("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE", tables.join(", "));
         unit.batch(&lock).await.map_err(QueryError::into_store_error)?;
     }
+    as_of::drop_views(unit, &facts.home).await?;
     let dependents = unit.ask(LIST_DEPENDENTS, &home).await?;
     if !dependents.is_empty() {
         let names: Vec<String> = dependents.iter().map(|row| row.get(0)).collect();
