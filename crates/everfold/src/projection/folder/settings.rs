@@ -262,7 +262,8 @@ mod tests {
             "# all of them\nversion = 0x2\nlifecycle = 'catch-up'\nevents = [\n 'B', # why\n 'A' ]\n\
              key = ['data.tenant', 'metadata.a.b']\non_error = \"dead-letter\"\nshards = 4\n\
              batch_events = 1_000\nretries = 0\nretry_delay = \"50ms\"\nretry_delay_max = \"5s\"\n\
-             lag_warn = \"2m\"\nlag_fail = \"1 h\"\n",
+             lag_warn = \"2m\"\nlag_fail = \"1 h\"\n\
+             snapshot_every = \"24h\"\nsnapshots_kept = 3\nverify_every = \"2h\"\n",
         )
         .unwrap();
         assert_eq!((read.version, read.lifecycle, read.shards), (2, Lifecycle::CatchUp, 4));
@@ -276,6 +277,9 @@ mod tests {
             retry_delay_max: Duration::from_secs(5),
             lag_warn: Some(Duration::from_secs(120)),
             lag_fail: Some(Duration::from_secs(3600)),
+            snapshot_every: Some(Duration::from_secs(24 * 3600)),
+            snapshots_kept: 3,
+            verify_every: Some(Duration::from_secs(7200)),
         };
         assert_eq!(read.settings, expected);
     }
