@@ -10,10 +10,10 @@ const HELP: &str = "\
 scripts/bench [SUBJECT…] [--quick] [--repeats N] [--events N]
 
 Subjects (all, if none is named): append, group, read, import, sqlite, memory, inline, catch_up,
-latency, idle
+rebuild, latency, idle
   --quick      shorter runs, fewer repeats and events: shows that it works, not how fast it is
   --repeats N  repeats of each pair of runs, raw and ours
-  --events N   how many events to read, to import, to catch up with and to hold against the memory
+  --events N   how many events to read, to import, to catch up with, to rebuild from and to hold against the memory
                limit";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,11 +26,12 @@ pub(crate) enum Subject {
     Memory,
     Inline,
     CatchUp,
+    Rebuild,
     Latency,
     Idle,
 }
 
-const SUBJECTS: [(&str, Subject); 10] = [
+const SUBJECTS: [(&str, Subject); 11] = [
     ("append", Subject::Append),
     ("group", Subject::Group),
     ("read", Subject::Read),
@@ -39,6 +40,7 @@ const SUBJECTS: [(&str, Subject); 10] = [
     ("memory", Subject::Memory),
     ("inline", Subject::Inline),
     ("catch_up", Subject::CatchUp),
+    ("rebuild", Subject::Rebuild),
     ("latency", Subject::Latency),
     ("idle", Subject::Idle),
 ];

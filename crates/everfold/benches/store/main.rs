@@ -19,6 +19,7 @@ mod measure;
 mod memory;
 mod raw;
 mod read;
+mod rebuild;
 mod server;
 mod sqlite;
 mod wire;
@@ -78,6 +79,7 @@ fn measure_all(arguments: Arguments) -> anyhow::Result<()> {
                 Subject::Memory => memory::run(&bench).await?,
                 Subject::Inline => inline::run(&bench).await?,
                 Subject::CatchUp => catch_up::run(&bench).await?,
+                Subject::Rebuild => rebuild::run(&bench).await?,
                 Subject::Latency => latency::run(&bench).await?,
                 Subject::Idle => idle::run(&bench).await?,
             }

@@ -76,7 +76,7 @@ struct Event {
     event: ShopEvent,
 }
 
-fn decode(event_type: &str, data: &[u8]) -> anyhow::Result<ShopEvent> {
+pub(crate) fn decode(event_type: &str, data: &[u8]) -> anyhow::Result<ShopEvent> {
     let mut tagged = Vec::with_capacity(data.len() + event_type.len() + 5);
     tagged.extend_from_slice(b"{\"");
     tagged.extend_from_slice(event_type.as_bytes());

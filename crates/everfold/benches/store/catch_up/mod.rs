@@ -2,6 +2,8 @@
 
 mod by_hand;
 
+pub(crate) use by_hand::decode;
+
 use std::time::Instant;
 
 use everfold::{Projection, Runner, Store};

@@ -82,13 +82,13 @@ fn upcasters() -> Arc<Upcasters> {
 
 /// What the log holds beside events that go well.
 #[derive(Clone, Copy, PartialEq)]
-enum Bad {
+pub(super) enum Bad {
     None,
     Some,
 }
 
 /// A log of streams and accounts; a part of its events is bad, if asked for.
-fn log(numbers: &mut Seed, bad: Bad) -> Vec<Value> {
+pub(super) fn log(numbers: &mut Seed, bad: Bad) -> Vec<Value> {
     let mut event = || {
         let stream = format!("s-{}", numbers.below(200));
         let account = format!("a-{}", numbers.below(60));
@@ -117,7 +117,7 @@ fn log(numbers: &mut Seed, bad: Bad) -> Vec<Value> {
 }
 
 impl Bench {
-    async fn append(&self, log: &[Value]) {
+    pub(super) async fn append(&self, log: &[Value]) {
         let log = Value::from(log.to_vec()).to_string().replace('\'', "''");
         self.run(&format!(
             "DO $do$ DECLARE e jsonb; BEGIN FOR e IN SELECT jsonb_array_elements('{log}'::jsonb) LOOP \
@@ -128,7 +128,7 @@ impl Bench {
     }
 
     /// A rebuild of its own, with a target, by large parts or by batches.
-    async fn begin(&self, projection: &Projection, by_batches: bool) -> Copying {
+    pub(super) async fn begin(&self, projection: &Projection, by_batches: bool) -> Copying {
         let mut wanted = request(projection, RebuildKind::Beside);
         wanted.options.by_batches = by_batches;
         let (row, _) = self.store.request_rebuild(wanted).await.unwrap();
@@ -137,13 +137,13 @@ impl Bench {
         copying(lease, generation, projection)
     }
 
-    async fn end(&self, copying: &Copying) {
+    pub(super) async fn end(&self, copying: &Copying) {
         let figures =
             RebuildFigures { phase: Some(RebuildPhase::Built), ..RebuildFigures::default() };
         assert!(self.store.end_rebuild(copying.lease, figures, "ann".to_owned()).await.unwrap());
     }
 
-    async fn plan(&self, copying: &mut Copying) -> usize {
+    pub(super) async fn plan(&self, copying: &mut Copying) -> usize {
         let plan = self.store.plan_copy(copying.clone()).await.unwrap();
         copying.cutoff = plan.cutoff;
         plan.parts
@@ -166,7 +166,7 @@ impl Bench {
     }
 
     /// Applies all in batches, as a runner does, and ends the rebuild.
-    async fn batches(&self, copying: &mut Copying) {
+    pub(super) async fn batches(&self, copying: &mut Copying) {
         assert_eq!(self.plan(copying).await, 0);
         let mark = self.store.high_water_mark().await.unwrap();
         for lease in self.store.target_leases(copying.lease).await.unwrap() {
@@ -199,7 +199,7 @@ impl Bench {
     }
 
     /// Everything a generation came to: rows, dead letters, messages, indexes and constraints.
-    async fn outcome(&self, generation: &Generation) -> Vec<String> {
+    pub(super) async fn outcome(&self, generation: &Generation) -> Vec<String> {
         let Generation { id, home, .. } = generation;
         let mut all = Vec::new();
         for table in &generation.tables {
@@ -242,7 +242,7 @@ impl Bench {
         all
     }
 
-    async fn deferred(&self, generation: &Generation) -> bool {
+    pub(super) async fn deferred(&self, generation: &Generation) -> bool {
         let id = generation.id;
         let sql = format!(
             "SELECT indexes_deferred::int::bigint FROM everfold.generations WHERE id = {id}"
@@ -272,6 +272,10 @@ enum KeyIs {
     Code,
 }
 
+pub(super) fn sums_by_stream(on_error: OnError) -> Projection {
+    sums(KeyIs::Stream, on_error)
+}
+
 fn sums(key: KeyIs, on_error: OnError) -> Projection {
     let builder =
         Projection::document("sums", 1, Sum).index("sum").index("names").on_error(on_error);
@@ -287,7 +291,7 @@ fn sums(key: KeyIs, on_error: OnError) -> Projection {
     builder.build().expect("the projection is a good one")
 }
 
-fn assert_same(copied: &[String], batches: &[String], what: &str) {
+pub(super) fn assert_same(copied: &[String], batches: &[String], what: &str) {
     let first = copied.iter().zip(batches).find(|(copied, batches)| copied != batches);
     assert_eq!(first, None, "{what}");
     assert_eq!(copied.len(), batches.len(), "{what}");

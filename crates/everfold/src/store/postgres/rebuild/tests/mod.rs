@@ -5,6 +5,7 @@ mod flip;
 mod flip_without_fence;
 mod layout;
 mod ownership;
+mod parts;
 mod removal;
 mod scene;
 mod views;
