@@ -85,10 +85,18 @@ impl Store {
         }
         let taken = self.backend().take_snapshot(Arc::clone(&generation), actor).await?;
         let kept = generation.settings.snapshots_kept.max(1) as usize;
-        for older in self.read_model_snapshots(&generation.name).await?.into_iter().skip(kept) {
+        for older in self.snapshots_of(&generation).await?.into_iter().skip(kept) {
             self.backend().drop_snapshot(older.id).await?;
         }
         Ok(taken)
+    }
+
+    pub(crate) async fn snapshots_of(
+        &self,
+        generation: &Generation,
+    ) -> Result<Vec<ReadModelSnapshot>, ProjectionError> {
+        let (namespace, name) = (generation.namespace.clone(), generation.name.clone());
+        Ok(self.backend().snapshots(namespace, name).await?)
     }
 
     /// The snapshots of a projection, the newest first.

@@ -123,7 +123,7 @@ impl Store {
         if !generation.is_active {
             return Err(refused("has no version that readers see, so there is nothing to verify"));
         }
-        let projector = self.hub().projector(&generation).ok_or_else(|| {
+        let projector = self.hub().projector_of(&generation).ok_or_else(|| {
             refused(
                 "is written in Rust, and this process does not have its code; verify it from the \
                  application that registers it",
@@ -181,6 +181,16 @@ impl Store {
         };
         let recorded = self.backend().record_verification(generation.id, verification, message);
         Ok(recorded.await?)
+    }
+
+    /// When a projection was verified last, whatever generation that was.
+    pub(crate) async fn last_verified(
+        &self,
+        generation: &Generation,
+    ) -> Result<Option<Timestamp>, ProjectionError> {
+        let (namespace, name) = (generation.namespace.clone(), generation.name.clone());
+        let last = self.backend().verifications(namespace, name, 1).await?;
+        Ok(last.first().map(|last| last.verified_at))
     }
 
     /// What verifications of a projection found, the newest first; at most 1,000.

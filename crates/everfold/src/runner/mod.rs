@@ -14,6 +14,7 @@ mod context;
 mod once;
 mod options;
 mod rebuilds;
+mod schedule;
 mod shard;
 mod watchdog;
 mod worker;

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::context::{Context, Identity, Runnable};
 use super::rebuilds::Rebuilds;
+use super::schedule::Schedule;
 use super::shard::{Bells, Ended, Place, RUNNING, Shard, is_drained};
 use super::watchdog::Watchdog;
 use crate::Position;
@@ -37,6 +38,7 @@ pub(super) struct Worker {
     owing: HashMap<i32, Arc<Notify>>,
     watchdog: Watchdog,
     rebuilds: Rebuilds,
+    schedule: Schedule,
     /// When old rows of the logs were deleted last, by this worker.
     pruned: Option<Instant>,
 }
@@ -53,6 +55,7 @@ impl Worker {
         Worker {
             watchdog: Watchdog::new(Arc::clone(&context)),
             rebuilds: Rebuilds::new(Arc::clone(&context), stop.child_token()),
+            schedule: Schedule::new(Arc::clone(&context)),
             context,
             stop,
             runnable: HashMap::new(),
@@ -148,12 +151,20 @@ impl Worker {
             self.retry_wanted(carries).await?;
         }
         self.rebuilds.look().await?;
+        self.schedule.look(self.led());
         // At once the first time: a runner that a scheduler starts does not live for long.
         if self.pruned.is_none_or(|pruned| pruned.elapsed() >= PRUNE_EVERY) {
             self.pruned = Some(Instant::now());
             self.prune();
         }
         Ok(())
+    }
+
+    /// Generations whose first shards are run here.
+    fn led(&self) -> Vec<Arc<Generation>> {
+        let first = self.running.keys().filter(|shard| shard.shard == 0);
+        let runnable = first.filter_map(|shard| self.runnable.get(&shard.generation));
+        runnable.map(|runnable| Arc::clone(&runnable.generation)).collect()
     }
 
     fn look_for_stuck(&mut self) {

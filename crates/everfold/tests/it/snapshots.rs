@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use everfold::{
     ExpectedVersion, GenerationStatus, OnError, Position, Projection, ProjectionSettings,
@@ -22,6 +23,7 @@ on_every_store! {
     replay_without_a_snapshot_begins_with_the_log,
     read_model_is_shown_as_of_a_position,
     newest_snapshots_are_kept,
+    runner_copies_and_verifies_when_it_is_due,
 }
 
 const CREATE: &str = "CREATE TABLE read_model.numbers (key TEXT PRIMARY KEY, n TEXT NOT NULL)";
@@ -229,4 +231,27 @@ async fn newest_snapshots_are_kept(fixture: Fixture) {
     assert_eq!(ids().await, [taken[2]]);
     let refused = store.drop_read_model_snapshot("chain", taken[0]).await.unwrap_err();
     assert!(refused.to_string().contains("has no snapshot"), "{refused}");
+}
+
+async fn runner_copies_and_verifies_when_it_is_due(fixture: Fixture) {
+    let store = fixture.store().await;
+    let mut settings = ProjectionSettings::default();
+    settings.snapshot_every = Some(Duration::from_secs(3600));
+    settings.verify_every = Some(Duration::from_millis(1));
+    let projection = Chain::default().builder("chain").settings(settings).build().unwrap();
+    append(&store, "s", [moved("a", 1)]).await;
+    let runner = run(&store, projection).await;
+    eventually("it is verified again and again", LIMIT, async || {
+        store.verifications("chain").await.unwrap().len() >= 3
+    })
+    .await;
+    // Not again within the hour.
+    assert_eq!(store.read_model_snapshots("chain").await.unwrap().len(), 1);
+    fixture.execute_in("chain", "DELETE FROM {}chain").await;
+    eventually("what was changed by hand shows in the status", LIMIT, async || {
+        let verified = store.projection("chain").await.unwrap().verified;
+        verified.is_some_and(|verified| verified.differences == 1)
+    })
+    .await;
+    runner.stop().await;
 }
