@@ -17,12 +17,15 @@ mod plan;
 mod promote;
 mod rebuild;
 mod rebuilds;
+mod replay;
 mod resume;
 mod retire;
 mod rollback;
 mod run;
 mod schema;
 mod skips;
+mod snapshot;
+mod snapshots;
 mod status;
 mod verify;
 mod wait;
@@ -53,6 +56,9 @@ pub(crate) enum Command {
     Rollback(rollback::Rollback),
     Retire(retire::Retire),
     Verify(verify::Verify),
+    Snapshot(snapshot::Snapshot),
+    Snapshots(snapshots::Snapshots),
+    Replay(replay::Replay),
     Pause(pause::Pause),
     Resume(resume::Resume),
     #[command(subcommand, name = "dead-letters")]
@@ -85,6 +91,9 @@ impl Command {
             Command::Rollback(command) => command.run(global).await,
             Command::Retire(command) => command.run(global).await,
             Command::Verify(command) => command.run(global).await,
+            Command::Snapshot(command) => command.run(global).await,
+            Command::Snapshots(command) => command.run(global).await,
+            Command::Replay(command) => command.run(global).await,
             Command::Pause(command) => command.run(global).await,
             Command::Resume(command) => command.run(global).await,
             Command::DeadLetters(command) => command.run(global).await,

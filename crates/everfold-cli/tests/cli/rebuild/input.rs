@@ -23,6 +23,9 @@ async fn what_is_not_there_is_told(shop: Shop) {
         &["rebuilds", "cancel", "sum"],
         &["skips", "drain", "sum"],
         &["verify", "sum"],
+        &["snapshot", "sum"],
+        &["snapshots", "sum"],
+        &["replay", "sum", "--from", "1"],
     ] {
         shop.run(arguments).fails(1, "did you mean \"sums\"?");
     }
@@ -31,6 +34,10 @@ async fn what_is_not_there_is_told(shop: Shop) {
     shop.run(&["rollback", "sums"]).fails(1, "has nothing to go back to");
     shop.run(&["--yes", "retire", "sums"]).fails(1, "has nothing to retire");
     shop.run(&["skips", "drain", "sums"]).done().prints("sums owes nothing");
+    shop.run(&["snapshots"]).done().prints("no snapshots");
+    shop.run(&["snapshots", "drop", "sums", "7"]).fails(1, "has no snapshot 7");
+    let replay = shop.run(&["replay", "sums", "--to", "4000"]);
+    replay.fails(1, "cannot be as of position 4000: the log ends at 3");
 }
 
 async fn changes_without_a_new_version_are_refused(shop: Shop) {
@@ -58,6 +65,7 @@ async fn arguments_that_make_no_sense_are_refused(shop: Shop) {
         (&["rebuild", "sums", "--fence-timeout", "soon"], "is not a time"),
         (&["verify", "sums", "--all", "--sample", "3"], "cannot be used with"),
         (&["verify", "sums", "--keys"], "a value is required"),
+        (&["replay", "sums"], "--from <POSITION>"),
     ] {
         shop.run(arguments).fails(2, message);
     }

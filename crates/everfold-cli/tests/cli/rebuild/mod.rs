@@ -1,6 +1,7 @@
 //! Changing projections under the command: plan, rebuild, compare, promote, roll back, retire.
 
 mod input;
+mod replay;
 mod stopping;
 mod verify;
 
