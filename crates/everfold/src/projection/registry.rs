@@ -300,8 +300,8 @@ fn waits_for_backfill(generation: &Generation) -> bool {
 /// Why a new inline generation on a store with events is not active.
 pub(crate) fn needs_backfill(name: &str) -> String {
     format!(
-        "the store has events already; `everfold rebuild {name}` fills it with them while appends go on, \
-         and then it is active"
+        "the store has events already; a runner that carries it (`everfold run`), or `everfold rebuild \
+         {name}`, fills it with them while appends go on, and then it is active"
     )
 }
 

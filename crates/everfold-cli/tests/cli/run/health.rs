@@ -161,9 +161,11 @@ async fn failed_and_paused_projections_are_told(shop: Shop) {
 }
 
 async fn inline_projection_that_waits_for_its_backfill_is_a_warning(shop: Shop) {
-    shop.numbers("events", &[("a", Some(1))]);
+    shop.numbers("events", &[("a", Some(1)), ("a", Some(2)), ("a", Some(3))]);
     shop.sums("sums", INLINE);
-    shop.run(&["run", "--once"]).exits(0);
-    let line = told(&shop.run(&["health"]).exits(0), "sums");
-    assert!(line.starts_with("warning  sums  building: it cannot be read yet: "), "{line}");
+    shop.run(&["rebuild", "sums", "--rate", "1", "--detach"]).done();
+    shop.run(&["rebuilds", "pause", "sums"]).done();
+    let ran = shop.run(&["health"]).exits(0);
+    let ran = ran.prints("warning  sums  building: it cannot be read yet: ");
+    ran.prints("warning  sums  rebuild: its rebuild is paused; `everfold rebuilds resume sums`");
 }

@@ -7,7 +7,7 @@ on_both_stores! {
     sql_that_the_database_refuses_has_file_and_line,
     changed_definition_needs_a_new_version,
     two_projections_cannot_write_one_table,
-    inline_projection_on_a_store_with_events_is_not_active,
+    inline_projection_on_a_store_with_events_is_filled,
 }
 
 #[test]
@@ -99,7 +99,7 @@ async fn two_projections_cannot_write_one_table(shop: Shop) {
     ran.says("read_model.sums, which belongs to \"sums\"");
 }
 
-async fn inline_projection_on_a_store_with_events_is_not_active(shop: Shop) {
+async fn inline_projection_on_a_store_with_events_is_filled(shop: Shop) {
     shop.sums("sums", INLINE);
     shop.numbers("events", &[("a", Some(1))]);
     let ran = shop.run(&["run", "--once"]).exits(0);
@@ -107,6 +107,8 @@ async fn inline_projection_on_a_store_with_events_is_not_active(shop: Shop) {
         ran.stderr.contains("sums version 1 is building: the store has events already"),
         "{ran:#?}"
     );
-    shop.run(&["wait", "sums", "--timeout", "0"]).exits(3).says("it is building");
-    shop.run(&["status"]).exits(0).prints("reason: the store has events already");
+    shop.run(&["wait", "sums", "--timeout", "0"]).done();
+    assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|1"]);
+    shop.numbers("more", &[("a", Some(2))]);
+    assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|3"]);
 }

@@ -66,8 +66,8 @@ fn rebuild_command(name: &str) -> Option<String> {
 fn create(definition: &Definition) -> What {
     let (message, command) = match definition.lifecycle {
         Lifecycle::Inline => (
-            "new: active at once in an empty store, otherwise filled beside the appends and active \
-             from the switch on",
+            "new: in an empty store active at once; otherwise filled while appends go on, by `everfold \
+             run` too, and active from the switch on",
             rebuild_command(&definition.name),
         ),
         Lifecycle::CatchUp => {
