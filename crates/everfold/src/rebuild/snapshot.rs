@@ -126,7 +126,7 @@ impl Store {
             return Err(ProjectionError::Refused {
                 projection: name.to_owned(),
                 message: format!(
-                    "has no snapshot {id}; `everfold snapshot list` shows those there are"
+                    "has no snapshot {id}; `everfold snapshots {name}` shows those there are"
                 ),
             });
         }
