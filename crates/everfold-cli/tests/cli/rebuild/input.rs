@@ -1,5 +1,7 @@
 //! What cannot be done, and is told.
 
+use everfold::{DocumentProjection, Projection, RecordedEvent, Store};
+
 use super::given;
 use crate::run::{CATCH_UP, INLINE};
 use crate::shop::{Shop, on_both_stores};
@@ -9,6 +11,7 @@ on_both_stores! {
     changes_without_a_new_version_are_refused,
     nothing_under_way_cannot_be_steered,
     arguments_that_make_no_sense_are_refused,
+    projection_in_rust_needs_a_process_that_carries_it,
 }
 
 async fn what_is_not_there_is_told(shop: Shop) {
@@ -69,4 +72,39 @@ async fn arguments_that_make_no_sense_are_refused(shop: Shop) {
     ] {
         shop.run(arguments).fails(2, message);
     }
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+enum Numbers {
+    Counted { n: i64 },
+}
+
+struct Last;
+
+impl DocumentProjection for Last {
+    type Event = Numbers;
+    type Document = i64;
+
+    fn evolve(&self, _: Option<i64>, event: &Numbers, _: &RecordedEvent) -> Option<i64> {
+        let Numbers::Counted { n } = event;
+        Some(*n)
+    }
+}
+
+async fn projection_in_rust_needs_a_process_that_carries_it(shop: Shop) {
+    given(&shop, CATCH_UP);
+    let url = match shop.is_sqlite() {
+        true => format!("sqlite:{}", shop.folder.file("everfold.db").display()),
+        false => shop.url(),
+    };
+    let store = Store::open(&url).await.unwrap();
+    store.register(Projection::document("last", 1, Last).build().unwrap()).await.unwrap();
+    let refusal = "is written in Rust, and no live process carries version 1";
+    shop.run(&["rebuild", "last"]).fails(1, refusal);
+    shop.run(&["rebuilds"]).done().prints("no rebuilds");
+    shop.run(&["verify", "last"]).fails(1, "is written in Rust");
+    let plan = shop.run(&["plan"]).done();
+    plan.prints("not in the project")
+        .prints("written in Rust: processes that have its code feed it");
+    store.close().await;
 }
