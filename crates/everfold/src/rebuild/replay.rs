@@ -66,7 +66,6 @@ impl Store {
             snapshot: snapshot.map(|snapshot| snapshot.id),
             up_to: to.map(|to| to.0),
             by_batches: snapshot.is_some() || to.is_some(),
-            ..StoredOptions::default()
         };
         let message = SystemMessage {
             generation: Some(generation.id),

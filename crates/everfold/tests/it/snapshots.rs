@@ -26,7 +26,8 @@ on_every_store! {
     runner_copies_and_verifies_when_it_is_due,
 }
 
-const CREATE: &str = "CREATE TABLE read_model.numbers (key TEXT PRIMARY KEY, n TEXT NOT NULL)";
+const CREATE: &str = "CREATE TABLE read_model.numbers (key TEXT PRIMARY KEY, n TEXT NOT NULL,
+    long INTEGER GENERATED ALWAYS AS (length(n)) STORED)";
 
 /// The numbers of each stream in the order in which they were applied.
 fn numbers(inline: bool) -> Projection {
@@ -70,7 +71,10 @@ async fn replay_from_a_snapshot_equals_a_full_rebuild(fixture: Fixture) {
     caught_up(&store, &projection).await;
     let snapshot = store.snapshot_read_model("numbers").await.unwrap();
     assert_eq!((snapshot.rows, snapshot.version), (4, 1));
-    assert_eq!(store.read_model_snapshots("numbers").await.unwrap(), [snapshot.clone()]);
+    assert_eq!(
+        store.read_model_snapshots("numbers").await.unwrap(),
+        std::slice::from_ref(&snapshot)
+    );
     for n in 30..50 {
         append(&store, &format!("s-{}", n % 5), counted([n])).await;
     }

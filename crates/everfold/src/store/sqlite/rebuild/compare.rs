@@ -11,7 +11,7 @@ use rusqlite::types::Value as Stored;
 
 use super::super::SqliteStore;
 use super::super::projection::names::identifier;
-use super::looking::{failed, holding, positions, read_pages};
+use super::looking::{failed, holding, positions, read_pages, written_columns};
 use super::scratch::{Scratch, refused};
 use super::tables::{Side, Sides};
 use crate::Position;
@@ -99,9 +99,9 @@ fn copy(
     scratch: &Scratch,
 ) -> Result<(), rusqlite::Error> {
     for name in &from.tables {
+        let names = written_columns(connection, &format!("{}{name}", from.home))?;
         let table = identifier(&format!("{}{name}", from.home));
-        let mut rows = connection.prepare(&format!("SELECT * FROM {table}"))?;
-        let names: Vec<String> = rows.column_names().into_iter().map(identifier).collect();
+        let mut rows = connection.prepare(&format!("SELECT {} FROM {table}", names.join(", ")))?;
         let table = identifier(&format!("{}{name}", scratch.generation.home));
         // First rows that create.sql makes are among those that are copied.
         scratch.connection.execute(&format!("DELETE FROM {table}"), [])?;

@@ -4,6 +4,7 @@ use rusqlite::Connection;
 
 use super::super::SqliteStore;
 use super::super::error::store_error;
+use super::super::projection::names::identifier;
 use super::super::read;
 use crate::projection::generation::Generation;
 use crate::projection::projector::ApplyError;
@@ -17,6 +18,7 @@ const OWED: &str = "SELECT position FROM everfold_skips WHERE generation = ?1 \
     UNION ALL SELECT position FROM everfold_dead_letters WHERE generation = ?1";
 const GIVEN_UP: &str = "SELECT position FROM everfold_system_messages WHERE generation = ?1 \
     AND kind IN ('skipped', 'dead-letter-discarded') AND position IS NOT NULL";
+const COLUMNS: &str = "SELECT name FROM pragma_table_xinfo(?1) WHERE hidden = 0 ORDER BY cid";
 /// Events that are read, folded or applied at once.
 pub(super) const PAGE_EVENTS: usize = 5_000;
 
@@ -61,6 +63,16 @@ pub(super) fn positions<C: FromIterator<Position>>(
 ) -> Result<C, rusqlite::Error> {
     let position = |row: &rusqlite::Row<'_>| Ok(Position::from_stored(row.get(0)?));
     connection.prepare_cached(sql)?.query_map([generation], position)?.collect()
+}
+
+/// The columns of a table that are written, not computed, in quotes.
+pub(super) fn written_columns(
+    connection: &Connection,
+    table: &str,
+) -> Result<Vec<String>, rusqlite::Error> {
+    let mut statement = connection.prepare_cached(COLUMNS)?;
+    let name = |row: &rusqlite::Row<'_>| Ok(identifier(&row.get::<_, String>(0)?));
+    statement.query_map([table], name)?.collect()
 }
 
 /// Hands all events that a generation wants in (after, up_to] to `use_page`, page by page.

@@ -13,7 +13,7 @@ use super::super::projection::names::identifier;
 use super::super::projection::registry::json_or_null;
 use super::super::read;
 use super::lease;
-use super::looking::{failed, positions};
+use super::looking::{failed, positions, written_columns};
 use crate::Position;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::projection::generation::Generation;
@@ -312,13 +312,10 @@ pub(super) async fn restore(
         return Err(ApplyError::Broken { message });
     };
     for table in &kept.tables {
-        let to = identifier(&format!("{}{table}", target.home));
+        let to = format!("{}{table}", target.home);
         let from = identifier(&format!("{}{table}", kept.home));
-        let all = {
-            let to = to.clone();
-            move |connection: &Connection| connection.execute(&format!("DELETE FROM {to}"), [])
-        };
-        store.change(all).await?;
+        let delete = format!("DELETE FROM {}", identifier(&to));
+        store.change(move |connection| connection.execute(&delete, [])).await?;
         let mut after = 0;
         loop {
             let (to, from) = (to.clone(), from.clone());
@@ -385,7 +382,11 @@ fn copy_some(
     );
     let last: Option<i64> = connection.query_row(&last, [after], |row| row.get(0))?;
     if let Some(last) = last {
-        let sql = format!("INSERT INTO {to} SELECT * FROM {from} WHERE rowid > ?1 AND rowid <= ?2");
+        let names = written_columns(connection, to)?.join(", ");
+        let sql = format!(
+            "INSERT INTO {} ({names}) SELECT {names} FROM {from} WHERE rowid > ?1 AND rowid <= ?2",
+            identifier(to)
+        );
         connection.execute(&sql, (after, last))?;
     }
     Ok(last)
