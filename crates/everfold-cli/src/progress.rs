@@ -35,7 +35,7 @@ impl Bar {
             return None;
         }
         let bar = ProgressBar::new(100);
-        let template = "{spinner} {prefix} {bar:20.cyan/dim} {wide_msg}";
+        let template = "{spinner} {prefix} {bar:12.cyan/dim} {wide_msg}";
         let style = ProgressStyle::with_template(template).expect("our own template is right");
         bar.set_style(style.progress_chars("━╸─"));
         bar.enable_steady_tick(BAR_EVERY * 2);

@@ -39,7 +39,7 @@ impl Shown {
         }
         let (name, version) = (&self.name, progress.version);
         if let Some(bar) = &self.bar {
-            bar.set(&format!("{name} version {version}"), percent(progress), &line(progress));
+            bar.set(&format!("{name} v{version}"), percent(progress), &line(progress));
             return;
         }
         let text = format!("{name} version {version}: {}", line(progress));
@@ -102,7 +102,7 @@ pub(crate) fn line(progress: &RebuildProgress) -> String {
     match progress.phase {
         _ if progress.events_total == 0 => {}
         RebuildPhase::Copying | RebuildPhase::CatchingUp => {
-            parts.push(format!("{}%, {done} of {total} events", percent(progress)));
+            parts.push(format!("{}% of {total} events", percent(progress)));
             parts.extend(rates(progress));
         }
         _ => parts.push(format!("{done} events")),

@@ -69,6 +69,8 @@ async fn changed_switched_and_switched_back(shop: Shop, lifecycle: &str) {
     shop.run(&["retire", "sums"]).fails(2, "nobody is there to ask: run it with --yes if so");
     shop.run(&["--yes", "retire", "sums"]).done().prints("dropped version 1 of sums");
     shop.run(&["rollback", "sums"]).fails(1, "nothing to go back to");
+    let json = shop.run(&["plan", "--json"]).done().json();
+    assert_eq!(json["changes"][0]["retire"], serde_json::json!([]), "{json:#}");
     assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|8", "b|24"]);
     let listed = shop.run(&["rebuilds", "--json"]).done().json_lines();
     let kinds: Vec<_> = listed.iter().map(|rebuild| rebuild["kind"].as_str().unwrap()).collect();

@@ -7,8 +7,9 @@ use crate::store::{Counted, GenerationFacts};
 
 const READ_FACTS: &str =
     include_str!("../../../../sql/sqlite/statements/read_generation_facts.sql");
+/// None where a generation has been removed: it has no prefix any more.
 const TABLES: &str = "SELECT name FROM sqlite_schema WHERE type = 'table' \
-    AND substr(name, 1, length(?1)) = ?1";
+    AND ?1 <> '' AND substr(name, 1, length(?1)) = ?1";
 const COUNT_TYPES: &str = "SELECT COUNT(*) FROM (SELECT 1 FROM everfold_events \
     WHERE type IN (SELECT value FROM json_each(?1)) LIMIT ?2)";
 const COUNT_ALL: &str = "SELECT COUNT(*) FROM (SELECT 1 FROM everfold_events LIMIT ?1)";
