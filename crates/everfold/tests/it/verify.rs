@@ -283,8 +283,8 @@ async fn code_that_is_not_here_and_versions_that_nobody_reads_are_refused(fixtur
     assert!(refused.contains("readers see"), "{refused}");
 }
 
-/// Sixteen writers, an inline SQL projection that old code leaves open skips of, an inline document
-/// projection, and catch-up ones of both kinds with dead letters.
+/// Sixteen writers with a few appends for each verification, an inline SQL projection that is paused and
+/// resumed, so that it owes skips, and catch-up ones in SQL and of documents, the latter with dead letters.
 async fn nothing_differs_while_many_append(fixture: Fixture) {
     const WRITERS: usize = 16;
     let store = fixture.store().await;
