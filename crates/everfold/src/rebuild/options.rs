@@ -44,6 +44,8 @@ pub struct RebuildOptions {
     pub fence_tries: u32,
     /// Keep the old generation, fed, so that one can go back. Default: true.
     pub keep_old: bool,
+    /// How long nobody else takes it over from a worker that gives no sign of life: 15 s.
+    pub lease_ttl: Duration,
     /// Wait while so many other rebuilds of the store, asked for earlier, are under way. Default: never.
     pub at_most: Option<u32>,
 }
@@ -66,6 +68,7 @@ impl Default for RebuildOptions {
             fence_events: 1_000,
             fence_tries: 10,
             keep_old: true,
+            lease_ttl: Duration::from_secs(15),
             at_most: None,
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::driver::{Driver, Ended, LEASE_TTL, Means};
+use super::driver::{Driver, Ended, Means};
 use super::handle::Rebuild;
 use super::options::RebuildOptions;
 use super::progress::RebuildProgress;
@@ -376,8 +376,11 @@ impl Store {
         stop: CancellationToken,
     ) -> Result<Option<Ended>, StoreError> {
         let worker = Uuid::now_v7();
-        let take = self.backend().take_rebuild(rebuild, worker, worker_name.clone(), LEASE_TTL);
+        let Some(row) = self.rebuild_row(rebuild).await? else { return Ok(None) };
+        let ttl = row.options.options.lease_ttl;
+        let take = self.backend().take_rebuild(rebuild, worker, worker_name.clone(), ttl);
         let Some(lease) = take.await? else { return Ok(None) };
+        // As it is now that it is ours.
         let Some(row) = self.rebuild_row(rebuild).await? else { return Ok(None) };
         let driver = Driver::new(self.clone(), row, lease, means, worker_name, stop.child_token());
         Ok(Some(driver.run().await))

@@ -18,8 +18,7 @@ use crate::rebuild::row::{
 use crate::runner::backoff::Backoff;
 use crate::store::{Store, jitter};
 
-/// How long the lease of a rebuild holds without a sign of life.
-pub(crate) const LEASE_TTL: Duration = Duration::from_secs(15);
+/// Most time between two signs of life; at least ten of them go into the life of a lease.
 const BEAT: Duration = Duration::from_secs(1);
 /// Longest pause after trouble with the database.
 const TROUBLE_MAX: Duration = Duration::from_secs(5);
@@ -46,6 +45,7 @@ pub(super) struct Desk {
     pub(super) lease: RebuildLease,
     pub(super) done: Arc<AtomicU64>,
     pub(super) pace: Arc<Pace>,
+    pub(super) lease_ttl: Duration,
     figures: Mutex<(RebuildPhase, u64, Option<String>)>,
     report: Mutex<RebuildReport>,
     wanted: watch::Sender<Wanted>,
@@ -71,6 +71,7 @@ impl Desk {
             lease,
             done: Arc::new(AtomicU64::new(row.events_done)),
             pace: Arc::new(Pace::new(&row.options.options)),
+            lease_ttl: row.options.options.lease_ttl,
             figures: Mutex::new((row.phase, row.events_total, row.message.clone())),
             report: Mutex::new(row.report.clone()),
             wanted: watch::Sender::new(row.wanted),
@@ -150,7 +151,8 @@ impl Desk {
     pub(super) async fn keep_alive(&self) {
         loop {
             let begun = Instant::now();
-            let beat = self.store.backend().beat_rebuild(self.lease, LEASE_TTL, self.figures());
+            let beat =
+                self.store.backend().beat_rebuild(self.lease, self.lease_ttl, self.figures());
             match beat.await {
                 Ok(Some(row)) => {
                     self.pace.commit_took(begun.elapsed());
@@ -167,7 +169,7 @@ impl Desk {
             tokio::select! {
                 () = self.gone.cancelled() => return,
                 () = self.beat.notified() => {}
-                () = tokio::time::sleep(jitter(BEAT)) => {}
+                () = tokio::time::sleep(jitter(BEAT.min(self.lease_ttl / 10))) => {}
             }
         }
     }

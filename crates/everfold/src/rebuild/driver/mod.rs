@@ -27,7 +27,6 @@ use crate::projection::generation::{Generation, GenerationStatus, Lease};
 use crate::projection::job::{Job, Task};
 use crate::projection::projector::{ApplyError, Projector};
 use crate::store::{Comparing, StatusChange, Store};
-pub(crate) use desk::LEASE_TTL;
 use desk::{Desk, Halt, Step};
 use feed::Feed;
 
@@ -317,7 +316,7 @@ impl Driver {
         loop {
             let (backend, lease) = (self.desk.store.backend(), self.desk.lease);
             let last = RebuildFigures { phase: None, ..figures.clone() };
-            if let Ok(None) = backend.beat_rebuild(lease, LEASE_TTL, last).await {
+            if let Ok(None) = backend.beat_rebuild(lease, self.desk.lease_ttl, last).await {
                 return Ended::Left;
             }
             match backend.end_rebuild(lease, figures.clone(), self.actor.clone()).await {
