@@ -52,7 +52,9 @@ impl Store {
             true => None,
             false => self.partly_built(wanted).await?,
         };
-        let options = StoredOptions { options, ..StoredOptions::default() };
+        // What is to go slowly goes in small steps.
+        let by_batches = options.events_per_second.is_some() || options.commit_latency_max.is_some();
+        let options = StoredOptions { options, by_batches, ..StoredOptions::default() };
         self.request(wanted.clone(), kind, target, options).await
     }
 
@@ -328,7 +330,9 @@ impl Store {
             return Ok(Some(Means { projector, projection }));
         }
         // To switch to a generation that is there, the database has the SQL.
-        let Some(target) = row.target else { return Ok(None) };
+        let Some(target) = row.target.filter(|_| row.kind == RebuildKind::Switch) else {
+            return Ok(None);
+        };
         let generations = self.backend().generations().await?;
         let target = generations.iter().find(|generation| generation.id == target);
         let projector = target.and_then(|target| self.hub().projector_of(target));

@@ -248,7 +248,11 @@ async fn ended(truth: &Session) -> i64 {
 async fn state(truth: &Session) -> String {
     let sql = "SELECT kind, phase, message, owner_name, wanted, target, source FROM everfold.rebuilds \
         ORDER BY id DESC LIMIT 2";
-    format!("{:?}", truth.rows(sql).await)
+    let generations = "SELECT g.id, g.status, c.position, c.epoch, c.owner, c.failure,
+            (SELECT count(*) FROM everfold.skips s WHERE s.generation = g.id), everfold.high_water_mark(),
+            (SELECT max(position) FROM everfold.events)
+        FROM everfold.generations g LEFT JOIN everfold.checkpoints c ON c.generation = g.id ORDER BY 1";
+    format!("{:?} {:?}", truth.rows(sql).await, truth.rows(generations).await)
 }
 
 async fn story(name: &'static str, rounds: usize) {

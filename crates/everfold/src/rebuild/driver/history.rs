@@ -25,7 +25,7 @@ impl Driver {
     /// copied is thrown away, and all of it is done in batches later.
     pub(super) async fn copy_history(&mut self, target: Arc<Target>) -> Step<Arc<Target>> {
         let in_parts = matches!(self.row.kind, RebuildKind::Beside | RebuildKind::InPlace);
-        if !in_parts || self.row.options.by_batches {
+        if !in_parts {
             return Ok(target);
         }
         let at_the_start = |leases: &[crate::projection::generation::Lease]| {
@@ -34,7 +34,12 @@ impl Driver {
         if !at_the_start(&self.leases().await?) {
             return Ok(target);
         }
-        let Some(copying) = self.copying(&target) else { return Ok(target) };
+        let Some(copying) = self.copying(&target) else {
+            // Parts may be copied already, and indexes still be missing.
+            return Err(Halt::Failed(
+                "its definition is not known here; rebuild it from where it is defined".to_owned(),
+            ));
+        };
         let backend = self.desk.store.backend();
         let plan = self.desk.patiently(|| backend.plan_copy(copying.clone())).await?;
         if plan.cutoff == Position::START {

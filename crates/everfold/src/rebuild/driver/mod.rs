@@ -30,8 +30,6 @@ use crate::store::{Comparing, StatusChange, Store};
 use desk::{Desk, Halt, Step};
 use feed::Feed;
 
-/// A pass over what came in meanwhile that finds no more than this is the last before the switch.
-const CLOSE_EVENTS: u64 = 200;
 /// Differences that are named in the message.
 const EXAMPLES: usize = 20;
 
@@ -233,7 +231,8 @@ impl Driver {
             if up_to.is_some_and(|up_to| mark >= up_to) {
                 return Ok(mark);
             }
-            if fed.iter().sum::<u64>() <= CLOSE_EVENTS {
+            // What comes in during such a pass fits into the switch.
+            if fed.iter().sum::<u64>() <= self.row.options.options.fence_events as u64 / 2 {
                 self.desk.expect(self.desk.figures().events_done);
                 return Ok(mark);
             }

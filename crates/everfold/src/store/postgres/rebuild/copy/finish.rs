@@ -3,10 +3,11 @@
 use tokio_postgres::types::Type;
 
 use super::{TIMEOUTS, in_transaction, lock_lease, look_at_lease};
+use crate::Position;
 use crate::error::{ProjectionError, StoreError, StoreErrorKind};
 use crate::projection::definition::ProjectionKind;
 use crate::projection::projector::ApplyError;
-use crate::store::Copying;
+use crate::store::{Copying, SwitchUnit};
 use crate::store::jitter;
 use crate::store::postgres::PostgresStore;
 use crate::store::postgres::connect::{Param, QueryError};
@@ -38,7 +39,7 @@ pub(in super::super) async fn finish_copy(
     store: &PostgresStore,
     copying: &Copying,
 ) -> Result<(), ApplyError> {
-    if copying.cutoff == crate::Position::START {
+    if copying.cutoff == Position::START {
         return Ok(());
     }
     let set_up = format!("{TIMEOUTS}; {MEMORY}");
@@ -60,7 +61,9 @@ async fn finish(unit: &mut PostgresUnit<'_>, copying: &Copying) -> Result<(), Ap
     let cutoff = copying.cutoff.to_stored();
     unit.query(LOCK_CHECKPOINTS, std::slice::from_ref(&generation)).await?;
     unit.query(SET_CHECKPOINTS, &[generation, (&cutoff, Type::INT8)]).await?;
-    Ok(())
+    // What appends recorded up to there, where readers see the target already, is copied. With the
+    // checkpoint past them they would be owed, and applied once more.
+    unit.settle_skips(copying.generation.id, Position::START, copying.cutoff, "rebuild").await
 }
 
 /// Whether the server looks at what the tables hold, for plans to rest on.
