@@ -53,7 +53,8 @@ impl Store {
             false => self.partly_built(wanted).await?,
         };
         // What is to go slowly goes in small steps.
-        let by_batches = options.events_per_second.is_some() || options.commit_latency_max.is_some();
+        let by_batches =
+            options.events_per_second.is_some() || options.commit_latency_max.is_some();
         let options = StoredOptions { options, by_batches, ..StoredOptions::default() };
         self.request(wanted.clone(), kind, target, options).await
     }

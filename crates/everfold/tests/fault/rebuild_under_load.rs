@@ -252,7 +252,11 @@ async fn state(truth: &Session) -> String {
             (SELECT count(*) FROM everfold.skips s WHERE s.generation = g.id), everfold.high_water_mark(),
             (SELECT max(position) FROM everfold.events)
         FROM everfold.generations g LEFT JOIN everfold.checkpoints c ON c.generation = g.id ORDER BY 1";
-    format!("{:?} {:?}", truth.rows(sql).await, truth.rows(generations).await)
+    let sessions =
+        "SELECT pid, state, wait_event_type, wait_event, left(query, 200) FROM pg_stat_activity
+        WHERE application_name = 'rebuilder' AND datname = current_database()";
+    let rows = async |sql| truth.rows(sql).await.unwrap_or_default();
+    format!("{:?} {:?} {:?}", rows(sql).await, rows(generations).await, rows(sessions).await)
 }
 
 async fn story(name: &'static str, rounds: usize) {

@@ -23,7 +23,8 @@ use crate::{Position, StreamId};
 const TICK: &str =
     "SELECT generation, shard, epoch, position FROM everfold.tick($1, $2, $3, $4, $5)";
 const OWING: &str = "SELECT g FROM unnest($1::integer[]) g WHERE EXISTS (\
-    SELECT FROM everfold.skips s WHERE s.generation = g AND NOT EXISTS (\
+    SELECT FROM everfold.skips s WHERE s.generation = g AND s.position <= everfold.owed_up_to(g) \
+    AND NOT EXISTS (\
         SELECT FROM everfold.dead_letters d WHERE d.generation = g AND d.key = s.key)) ORDER BY 1";
 const LIFECYCLE: &str = "SELECT lifecycle FROM everfold.generations WHERE id = $1";
 /// One that readers do not see is not set going again while a rebuild has to do with it: only the

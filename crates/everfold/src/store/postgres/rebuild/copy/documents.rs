@@ -47,7 +47,7 @@ impl Claims {
     fn claim(&self, copying: &Copying, part: Part) -> Option<Claim<'_>> {
         let of = (copying.lease.rebuild, copying.lease.epoch, part.low);
         let mut claimed = self.0.lock().expect("nothing panics with this locked");
-        claimed.insert(of).then_some(Claim { claims: self, of })
+        claimed.insert(of).then(|| Claim { claims: self, of })
     }
 }
 

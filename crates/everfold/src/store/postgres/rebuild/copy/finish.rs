@@ -7,7 +7,6 @@ use crate::Position;
 use crate::error::{ProjectionError, StoreError, StoreErrorKind};
 use crate::projection::definition::ProjectionKind;
 use crate::projection::projector::ApplyError;
-use crate::store::{Copying, SwitchUnit};
 use crate::store::jitter;
 use crate::store::postgres::PostgresStore;
 use crate::store::postgres::connect::{Param, QueryError};
@@ -15,6 +14,7 @@ use crate::store::postgres::projection::deferred;
 use crate::store::postgres::projection::names::{quoted, table};
 use crate::store::postgres::projection::tables::Roles;
 use crate::store::postgres::projection::unit::PostgresUnit;
+use crate::store::{Copying, SwitchUnit};
 
 const MEMORY: &str = "SET LOCAL maintenance_work_mem = '256MB'";
 /// Readers of a read model that is rebuilt in place are held up no longer than this at a time.
