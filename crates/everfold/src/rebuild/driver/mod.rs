@@ -293,6 +293,10 @@ impl Driver {
             Ok(()) => (RebuildPhase::Built, self.desk.figures().message),
             Err(Halt::NotPromoted(message)) => (RebuildPhase::Built, Some(message)),
             Err(Halt::Cancelled) => (RebuildPhase::Cancelled, None),
+            Err(Halt::Failed(message)) if self.row.flipped_at.is_some() => {
+                self.retire_paused_source().await;
+                (RebuildPhase::Done, Some(format!("switched, but not tidied up: {message}")))
+            }
             Err(Halt::Failed(message)) => (RebuildPhase::Failed, Some(message)),
             Err(Halt::Lost) => return Ended::Left,
             Err(Halt::Stopped) => {
@@ -364,6 +368,22 @@ impl Driver {
         };
         if let Err(error) = self.desk.store.backend().change_status(change).await {
             tracing::warn!(%error, "what a rebuild leaves behind could not be given up");
+        }
+    }
+
+    /// A source that the switch has paused, and that could not be made one that is kept, would be fed
+    /// from nobody knows where if it were resumed.
+    async fn retire_paused_source(&self) {
+        let Some(generation) = self.row.source else { return };
+        let change = StatusChange {
+            generation,
+            from: vec![GenerationStatus::Paused],
+            to: GenerationStatus::Retired,
+            reason: None,
+            actor: self.actor.clone(),
+        };
+        if let Err(error) = self.desk.store.backend().change_status(change).await {
+            tracing::warn!(%error, "the generation that was switched from could not be retired");
         }
     }
 

@@ -22,6 +22,8 @@ const CARRIERS_LEARN: Duration = Duration::from_millis(1_500);
 const LOOK: Duration = Duration::from_millis(20);
 /// Most skips that are settled in one transaction.
 const DRAIN_EVENTS: usize = 500;
+/// Skips that are counted to know how many there are.
+const SKIPS_COUNTED: usize = 100_000;
 /// Holders that are named.
 const NAMED: usize = 3;
 
@@ -54,7 +56,7 @@ impl Driver {
     pub(super) async fn settle_owed(&self, target: &Arc<Target>) -> Step {
         let status = target.generation.status;
         if target.is_inline() && status == GenerationStatus::Building {
-            self.drain(target).await?;
+            self.drain(target, Owed::All).await?;
         }
         Ok(())
     }
@@ -147,7 +149,7 @@ impl Driver {
                 self.wait_for_holders(&[target.generation.id, source.id]).await?;
                 self.keep_source(target, source).await?;
             }
-            self.drain(target).await?;
+            self.drain(target, Owed::Now).await?;
         }
         self.retire_older(target, source.as_ref()).await
     }
@@ -209,34 +211,43 @@ impl Driver {
         Ok(())
     }
 
-    /// Settles everything that the target owes. After the switch a runner may have taken that on.
-    async fn drain(&self, target: &Arc<Target>) -> Step {
+    /// Settles what the target owes: all of it, or, where appends go on to add to it, as much as there
+    /// is now. After the switch a runner may have taken that on.
+    async fn drain(&self, target: &Arc<Target>, owed: Owed) -> Step {
         let (backend, lease) = (self.desk.store.backend(), self.desk.lease);
+        let enough = match owed {
+            Owed::All => u64::MAX,
+            Owed::Now => self.open_skips(target).await?,
+        };
+        let mut settled = 0;
         loop {
             self.desk.go_on().await?;
-            let mut settled = 0;
+            let before = settled;
             let outcome = match backend.target_leases(lease).await {
                 Ok(leases) => self.drain_shards(target, leases, &mut settled).await,
                 Err(error) => Err(error),
             };
             match outcome {
-                Ok(()) if settled > 0 => {}
+                Ok(()) if settled >= enough => return Ok(()),
+                Ok(()) if settled > before => {}
                 Ok(()) => {
                     if self.owes_nothing(target).await? {
                         return Ok(());
                     }
                 }
-                Err(ApplyError::LeaseLost) if self.row.flipped_at.is_some() => {
-                    if self.owes_nothing(target).await? {
-                        return Ok(());
-                    }
-                }
+                // A runner settles it.
+                Err(ApplyError::LeaseLost) if self.row.flipped_at.is_some() => return Ok(()),
                 Err(error) => {
                     let mut troubles = Backoff::new(LOOK, Duration::from_secs(1));
                     self.desk.wait_out(error.into(), &mut troubles).await?;
                 }
             }
         }
+    }
+
+    async fn open_skips(&self, target: &Target) -> Step<u64> {
+        let (backend, id) = (self.desk.store.backend(), target.generation.id);
+        Ok(self.desk.patiently(|| backend.list_skips(id, SKIPS_COUNTED)).await?.len() as u64)
     }
 
     /// Whether all is settled that no dead letter holds; otherwise there is a pause.
@@ -404,6 +415,13 @@ impl Driver {
             Switched::Cancelled => Err(Halt::Cancelled),
         }
     }
+}
+
+/// How much of what is owed is settled.
+#[derive(Clone, Copy)]
+enum Owed {
+    All,
+    Now,
 }
 
 /// How a step ended, as far as trying again goes.
