@@ -16,7 +16,6 @@ mod options;
 mod position;
 mod projection;
 mod read;
-#[allow(dead_code, reason = "being built")]
 mod rebuild;
 mod runner;
 mod snapshot;

@@ -95,7 +95,7 @@ impl<D: DocumentProjection> TypedFolding<D> {
         document: Option<D::Document>,
         event: &D::Event,
         recorded: &RecordedEvent,
-    ) -> Result<Option<D::Document>, (Option<D::Document>, ApplyError)> {
+    ) -> Result<Option<D::Document>, Undone<D::Document>> {
         let before = match &document {
             None => None,
             Some(document) => match self.fold.write(document, recorded) {
@@ -121,6 +121,9 @@ impl<D: DocumentProjection> TypedFolding<D> {
         }
     }
 }
+
+/// The document as it was before an event that failed, as far as it could be had back, and the failure.
+type Undone<T> = (Option<T>, ApplyError);
 
 impl<D: DocumentProjection> Folding for TypedFolding<D> {
     fn key_of(&mut self, event: &RecordedEvent) -> Result<Option<String>, ApplyError> {

@@ -7,15 +7,12 @@ mod mark;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 mod projections;
-#[allow(dead_code, reason = "being built")]
 mod rebuilds;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
-#[allow(dead_code, reason = "being built")]
 mod switching;
 mod unit;
 mod url;
-#[allow(dead_code, reason = "being built")]
 mod verifying;
 
 use std::fmt;

@@ -19,7 +19,6 @@ mod drain;
 mod inline;
 mod page;
 mod retry;
-#[allow(dead_code, reason = "being built")]
 mod switch;
 #[cfg(test)]
 mod tests;
@@ -46,7 +45,6 @@ pub(crate) use page::no_key;
 #[cfg(feature = "postgres")]
 pub(crate) use page::{describe, key_of_refused, said, upcast};
 pub(crate) use retry::RETRY_EVENTS;
-#[allow(unused_imports, reason = "rebuilds use them")]
 pub(crate) use switch::{Switch, SwitchLimits, SwitchStep, Switched};
 
 /// Work on one generation in one transaction.
@@ -103,7 +101,6 @@ pub(crate) enum Task {
     /// Applies events to a read model that is thrown away; see [`Job::try_on`].
     Trial,
     /// One step of a switch to this generation.
-    #[allow(dead_code, reason = "rebuilds use it")]
     Switch(Box<Switch>),
 }
 

@@ -83,10 +83,6 @@ impl Desk {
         }
     }
 
-    pub(super) fn phase(&self) -> RebuildPhase {
-        self.figures.lock().expect("nothing panics with this locked").0
-    }
-
     /// Enters a phase, which is told at once.
     pub(super) fn enter(&self, phase: RebuildPhase) {
         {

@@ -28,7 +28,6 @@ pub(super) fn document_indexes(home: &str, name: &str, fields: &[String]) -> Vec
 }
 
 /// The statements that make what was deferred, in the order in which it would have been made.
-#[allow(dead_code, reason = "being built")]
 pub(in crate::store::postgres) fn all(
     definition: &Definition,
     home: &str,

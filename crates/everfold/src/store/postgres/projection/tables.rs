@@ -69,7 +69,6 @@ impl Roles {
 pub(in crate::store::postgres) enum Indexes {
     Now,
     /// After the copy, which whoever makes the generation notes in it (`indexes_deferred`).
-    #[allow(dead_code, reason = "being built")]
     Later,
 }
 

@@ -63,7 +63,7 @@ impl Reading<'_> {
             wanted.push_str(&format!(" AND type = ANY ({types})"));
         }
         let (low, high, last) = (self.low, self.high, HASHES - 1);
-        if by_stream && (low > 0 || high <= HASHES.unsigned_abs() - 1) {
+        if by_stream && (low > 0 || high < HASHES.unsigned_abs()) {
             let number = format!("(hashtext(stream_id)::bigint & {last})");
             wanted.push_str(&format!(" AND {number} >= {low} AND {number} < {high}"));
         }
