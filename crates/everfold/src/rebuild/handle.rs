@@ -89,14 +89,15 @@ impl Rebuild {
     /// [`ProjectionError::Refused`] if it failed, was cancelled, or is built and was not promoted for a
     /// reason; the message says which.
     pub async fn finish(mut self) -> Result<RebuildProgress, ProjectionError> {
+        let mut moved = self.store.hub().watch();
         loop {
             if self.row.phase.is_end() && self.row.finished_at.is_some() {
-                if let Some(work) = self.work.take() {
-                    let _ = work.await;
-                }
                 return self.outcome();
             }
-            tokio::time::sleep(LOOK).await;
+            // Whoever works on it here says when something has moved.
+            moved.borrow_and_update();
+            let _ = tokio::time::timeout(LOOK, moved.changed()).await;
+            tokio::time::sleep(LOOK / 10).await;
             match look(self.store.clone(), self.row.id).await {
                 Ok(looked) => self.looked(looked),
                 Err(error) if error.is_transient() => {}

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::row::{RebuildFigures, RebuildKind, RebuildLease, RebuildPhase, RebuildRow};
 use crate::Position;
+use crate::error::{ProjectionError, StoreError, StoreErrorKind};
 use crate::projection::Projection;
 use crate::projection::definition::{Lifecycle, ProjectionKind};
 use crate::projection::generation::{Generation, GenerationStatus, Lease};
@@ -335,7 +336,7 @@ impl Driver {
                 }
             }
         }
-        self.remove_leftovers().await;
+        self.remove_leftovers();
         Ended::Finished
     }
 
@@ -395,16 +396,28 @@ impl Driver {
         generations.iter().filter(of_it).map(|generation| generation.version).max().unwrap_or(0)
     }
 
-    /// Drops what is retired, as far as nobody sees it any more; runners try again later.
-    async fn remove_leftovers(&self) {
-        let store = &self.desk.store;
-        if let Err(error) = store.remove_retired(&self.row.name, &self.actor).await {
-            tracing::warn!(%error, projection = self.row.name, "retired generations were not dropped");
-        }
+    /// Drops what is retired, as far as nobody sees it any more, without waiting for it; runners try
+    /// again later.
+    fn remove_leftovers(&self) {
+        let (store, name, actor) =
+            (self.desk.store.clone(), self.row.name.clone(), self.actor.clone());
+        tokio::spawn(async move {
+            match store.remove_retired(&name, &actor).await {
+                Err(ProjectionError::Store(error)) if is_closed(&error) => {}
+                Err(error) => {
+                    tracing::warn!(%error, projection = name, "retired generations were not dropped");
+                }
+                Ok(()) => {}
+            }
+        });
     }
 
     /// Whether clients apply it in their appends, and have to learn of a new generation first.
     fn is_carried(target: &Target) -> bool {
         target.is_inline() && target.generation.kind != ProjectionKind::Sql
     }
+}
+
+fn is_closed(error: &StoreError) -> bool {
+    error.kind() == StoreErrorKind::HandleClosed
 }

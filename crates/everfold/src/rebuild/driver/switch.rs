@@ -37,7 +37,7 @@ impl Driver {
             self.widen().await?;
             let source = self.source(&target).await?;
             self.behind_the_gates(&target, source, SwitchStep::SwapIn).await?;
-            self.remove_leftovers().await;
+            self.remove_leftovers();
         }
         self.desk.cannot_be_cancelled();
         self.reload(&target).await
