@@ -94,7 +94,8 @@ fn same(one: &Generation, other: &Generation) -> bool {
 
 /// Or may be so soon, as when it is built.
 fn is_fed_by_appends(status: GenerationStatus) -> bool {
-    !matches!(status, GenerationStatus::Kept | GenerationStatus::Retired)
+    use GenerationStatus::{Kept, Retired, Spare};
+    !matches!(status, Kept | Retired | Spare)
 }
 
 #[cfg(test)]

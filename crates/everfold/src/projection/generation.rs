@@ -27,6 +27,8 @@ pub enum GenerationStatus {
     Failed,
     /// No longer fed, to be dropped.
     Retired,
+    /// Made ahead of time and empty, for the next rebuild; listed nowhere.
+    Spare,
 }
 
 stored_word!(GenerationStatus {
@@ -37,6 +39,7 @@ stored_word!(GenerationStatus {
     Paused = "paused",
     Failed = "failed",
     Retired = "retired",
+    Spare = "spare",
 });
 
 /// One generation of a projection, as the registry has it.

@@ -12,7 +12,7 @@ use super::generation::{Generation, GenerationStatus};
 use super::operator::operator;
 use super::projector::Projector;
 use crate::Position;
-use crate::error::ProjectionError;
+use crate::error::{ProjectionError, StoreErrorKind};
 use crate::rebuild::replay::is_as_of;
 use crate::store::{Carried, Registration, StatusChange, Store, StoreKind};
 
@@ -82,6 +82,10 @@ impl Hub {
             n == namespace && m == name && *v == version
         };
         definitions.iter().find(same).cloned()
+    }
+
+    fn definitions(&self) -> Vec<Projection> {
+        self.definitions.lock().expect("nothing panics with this locked").clone()
     }
 
     /// What applies events to a generation here: code that was registered, or the database itself.
@@ -174,7 +178,7 @@ impl Store {
         let projection = self.as_registered(projection)?;
         let projector = projection.projector.clone();
         let registration = self.backend().register(projection.clone()).await?;
-        self.hub().define(projection);
+        self.hub().define(projection.clone());
         let generation = Arc::new(registration.generation.clone());
         let inline_in_rust =
             generation.lifecycle == Lifecycle::Inline && generation.kind != ProjectionKind::Sql;
@@ -184,7 +188,35 @@ impl Store {
             self.backend().carry(carried);
             self.keep_carried_fresh();
         }
+        if registration.generation.is_active {
+            self.prepare_spare(projection).await;
+        }
         Ok(registration)
+    }
+
+    /// Makes ahead of time what the next rebuild of a projection needs, so that it waits for no reader.
+    /// Nothing depends on it: whatever is in the way is told, and it is tried again later.
+    pub(crate) async fn prepare_spare(&self, projection: Projection) {
+        use StoreErrorKind::{Busy, HandleClosed, Privilege, ReadOnly};
+        let name = projection.definition.name.clone();
+        match self.backend().prepare_spare(projection).await {
+            Ok(()) => {}
+            Err(ProjectionError::Store(error))
+                if matches!(error.kind(), Busy | HandleClosed | Privilege | ReadOnly) =>
+            {
+                tracing::debug!(projection = name, %error, "no spare generation now");
+            }
+            Err(error) => {
+                tracing::warn!(projection = name, %error, "a spare generation could not be made");
+            }
+        }
+    }
+
+    /// The same for all projections that were registered through this handle.
+    pub(crate) async fn prepare_spares(&self) {
+        for projection in self.hub().definitions() {
+            self.prepare_spare(projection).await;
+        }
     }
 
     /// On SQLite an append reads the settings by itself.

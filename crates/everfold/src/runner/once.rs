@@ -83,7 +83,7 @@ impl RunnerHandle {
                 continue;
             }
             match state.generation.status {
-                GenerationStatus::Paused | GenerationStatus::Retired => {}
+                GenerationStatus::Paused | GenerationStatus::Retired | GenerationStatus::Spare => {}
                 GenerationStatus::Failed => {
                     let projection = state.generation.name.clone();
                     let reason = state.generation.reason.clone().unwrap_or_default();

@@ -21,7 +21,7 @@ use crate::projection::generation::{Generation, GenerationStatus, Lease, ShardId
 use crate::projection::registry::past_the_end;
 use crate::store::{StatusChange, Tick, jitter};
 
-/// How often old rows of the logs are deleted.
+/// How often old rows of the logs are deleted, and generations seen to.
 const PRUNE_EVERY: Duration = Duration::from_secs(10 * 60);
 /// Most dead letters that are tried again between two heartbeats.
 const RETRIES_MAX: usize = 100;
@@ -204,7 +204,8 @@ impl Worker {
         Ok(leases.into_iter().filter(|lease| !failed.contains(&lease.shard.generation)).collect())
     }
 
-    /// Deletes old rows of the logs, without keeping signs of life waiting.
+    /// Deletes old rows of the logs and what is retired, and sees to spare generations, without keeping
+    /// signs of life waiting.
     fn prune(&self) {
         let context = Arc::clone(&self.context);
         tokio::spawn(async move {
@@ -212,6 +213,7 @@ impl Worker {
             if let Err(error) = pruned {
                 tracing::warn!(%error, "old rows of the run log could not be deleted");
             }
+            context.store.prepare_spares().await;
             match context.store.remove_leftovers(&context.options.worker_name).await {
                 Ok(()) => {}
                 // The process ends; the next one sees to it.

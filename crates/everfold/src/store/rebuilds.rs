@@ -201,6 +201,14 @@ pub(crate) trait RebuildBackend: Send + Sync {
         let _ = (lease, projection);
         missing()
     }
+    /// Makes an empty generation of the projection ahead of time, if readers see this very definition,
+    /// and lets the views show it as soon as it is active; `make_target` puts it to use. Gives up spares
+    /// of other definitions. Waits for nobody for long, and does nothing where there is nothing to do, or
+    /// where the user may not. Nothing to do on SQLite.
+    fn prepare_spare(&self, projection: Projection) -> BoxFuture<'_, Result<(), ProjectionError>> {
+        let _ = projection;
+        async { Ok(()) }.boxed()
+    }
     /// The leases of the target's shards, for jobs.
     fn target_leases(&self, lease: RebuildLease) -> BoxFuture<'_, Result<Vec<Lease>, ApplyError>> {
         let _ = lease;

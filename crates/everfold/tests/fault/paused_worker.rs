@@ -221,7 +221,8 @@ struct Held {
 impl Held {
     /// Takes the only shard of the only projection, once it is free.
     async fn take(session: &Session, worker: u8, ttl_ms: u32) -> Held {
-        let generation = session.number("SELECT id FROM everfold.generations").await;
+        let generation =
+            session.number("SELECT id FROM everfold.generations WHERE status <> 'spare'").await;
         let tick = format!(
             "SELECT epoch FROM everfold.tick('00000000-0000-7000-8000-00000000000{worker}', \
              'worker {worker}', ARRAY[{generation}], {ttl_ms})"
@@ -244,7 +245,10 @@ impl Held {
 
     /// Applies what stands in the log up to a position and moves the checkpoint; whether it moved.
     async fn apply(&self, session: &Session, advance: &str, to: i64) -> bool {
-        let home = session.rows("SELECT home FROM everfold.generations").await.unwrap();
+        let home = session
+            .rows("SELECT home FROM everfold.generations WHERE status <> 'spare'")
+            .await
+            .unwrap();
         let home = home[0][0].as_deref().unwrap();
         session.run(&format!("BEGIN; SELECT {home}.apply_range(0, {to}, 0)")).await;
         let moved = !session.numbers(&self.fill(advance, 0, to)).await.is_empty();

@@ -125,7 +125,8 @@ impl Fixture {
     /// Runs a statement on the tables of a projection's only generation; `{}` comes before a name.
     pub(crate) async fn execute_in(&self, projection: &str, sql: &str) {
         let home = format!(
-            "SELECT home FROM everfold{} g JOIN everfold{} p ON p.id = g.projection WHERE name = '{projection}'",
+            "SELECT home FROM everfold{} g JOIN everfold{} p ON p.id = g.projection WHERE name = '{projection}' \
+             AND g.status <> 'spare'",
             if self.is_sqlite() { "_generations" } else { ".generations" },
             if self.is_sqlite() { "_projections" } else { ".projections" },
         );

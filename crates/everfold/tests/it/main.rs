@@ -39,6 +39,7 @@ mod schema;
 mod scripts;
 mod sharded;
 mod snapshots;
+mod spare;
 mod sql;
 mod testing;
 mod tls;

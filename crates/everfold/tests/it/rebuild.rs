@@ -47,7 +47,7 @@ fn apply(mark: &str) -> String {
     )
 }
 
-fn numbers(version: u32, inline: bool) -> Projection {
+pub(crate) fn numbers(version: u32, inline: bool) -> Projection {
     let mark = if version == 1 { "" } else { "!" };
     let sql = Projection::sql("numbers", version).create(CREATE).apply(apply(mark));
     let sql = sql.events(["Counted"]);
@@ -61,7 +61,7 @@ async fn found(fixture: &Fixture) -> BTreeMap<String, String> {
     rows.iter().map(|row| (text(&row[0]), text(&row[1]))).collect()
 }
 
-async fn expected(store: &Store, mark: &str) -> BTreeMap<String, String> {
+pub(crate) async fn expected(store: &Store, mark: &str) -> BTreeMap<String, String> {
     let mut folded: BTreeMap<String, String> = BTreeMap::new();
     for event in read_all(store).await {
         let data: Value = event.data_as().unwrap();
@@ -74,7 +74,7 @@ async fn expected(store: &Store, mark: &str) -> BTreeMap<String, String> {
     folded
 }
 
-async fn count(store: &Store, numbers: std::ops::Range<u64>) {
+pub(crate) async fn count(store: &Store, numbers: std::ops::Range<u64>) {
     for stream in ["a", "b", "c"] {
         append(store, stream, counted(numbers.clone())).await;
     }
@@ -212,15 +212,15 @@ async fn catch_up_read_model_is_built_again_in_place(fixture: Fixture) {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-enum Event {
+pub(crate) enum Event {
     Counted { n: i64 },
 }
 
 #[derive(Clone)]
-struct Sum;
+pub(crate) struct Sum;
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Total {
+pub(crate) struct Total {
     n: String,
 }
 

@@ -126,17 +126,19 @@ async fn admin_registers_and_runs_and_another_admin_goes_on() {
     assert_eq!(row.get::<_, i64>(0), 3);
     client.batch_execute("SELECT everfold.wait_for('totals', 1, 1)").await.unwrap();
     client.batch_execute("SELECT * FROM everfold.projection_status()").await.unwrap();
-    for sql in [
-        "DELETE FROM read_model.totals",
-        "SELECT * FROM everfold.events",
-        "SELECT everfold_1_totals.apply('{1}')",
-        "UPDATE everfold.generations SET status = 'retired'",
+    for (sql, code) in [
+        // A view of several generations takes no writes from anybody.
+        ("DELETE FROM read_model.totals", "55000"),
+        ("DELETE FROM everfold_1_totals.totals", "42501"),
+        ("SELECT * FROM everfold.events", "42501"),
+        ("SELECT everfold_1_totals.apply('{1}')", "42501"),
+        ("UPDATE everfold.generations SET status = 'retired'", "42501"),
     ] {
         let error = client.batch_execute(sql).await.unwrap_err();
-        assert_eq!(error.code().unwrap().code(), "42501", "{sql}: {error}");
+        assert_eq!(error.code().unwrap().code(), code, "{sql}: {error}");
     }
     drop(client);
-    let table = "SELECT tableowner::text FROM pg_tables WHERE tablename = 'totals'";
+    let table = "SELECT DISTINCT tableowner::text FROM pg_tables WHERE tablename = 'totals'";
     let row = owner.query_one(table, &[]).await.unwrap();
     assert_eq!(row.get::<_, String>(0), "everfold_admin");
     drop(owner);

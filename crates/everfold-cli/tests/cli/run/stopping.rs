@@ -31,7 +31,7 @@ impl Holder {
             return Holder::File { _transaction: connection };
         }
         let client = shop.database().connect().await;
-        let home = "SELECT home FROM everfold.generations";
+        let home = "SELECT home FROM everfold.generations WHERE status <> 'spare'";
         let home: String = client.query_one(home, &[]).await.unwrap().get(0);
         let lock = format!("BEGIN; LOCK TABLE {home}.sums IN ACCESS EXCLUSIVE MODE");
         client.batch_execute(&lock).await.unwrap();

@@ -50,7 +50,7 @@ BEGIN
            ARRAY(SELECT CASE WHEN g.key_fields IS NULL THEN g.id ELSE OPERATOR(pg_catalog.-) g.id END
                    FROM everfold.generations g
                   WHERE g.lifecycle OPERATOR(pg_catalog.=) 'inline'
-                    AND g.status OPERATOR(pg_catalog.<>) ALL ('{kept,retired}'::pg_catalog.text[])
+                    AND g.status OPERATOR(pg_catalog.<>) ALL ('{kept,retired,spare}'::pg_catalog.text[])
                     AND (g.event_types IS NULL OR g.event_types OPERATOR(pg_catalog.&&) $3)
                   ORDER BY g.id)
       INTO actual, inline;

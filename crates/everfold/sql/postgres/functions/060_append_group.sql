@@ -80,7 +80,7 @@ BEGIN
     SELECT array_agg(CASE WHEN locked[u.n] THEN coalesce(v.version, 0) END ORDER BY u.n),
            ARRAY(SELECT CASE WHEN g.key_fields IS NULL THEN g.id ELSE -g.id END
                    FROM everfold.generations g
-                  WHERE g.lifecycle = 'inline' AND g.status <> ALL ('{kept,retired}'::text[])
+                  WHERE g.lifecycle = 'inline' AND g.status <> ALL ('{kept,retired,spare}'::text[])
                     AND (g.event_types IS NULL OR g.event_types && types)
                   ORDER BY g.id)
       INTO actual, inline

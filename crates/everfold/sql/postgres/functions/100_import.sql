@@ -103,7 +103,7 @@ BEGIN
 
     SELECT coalesce(array_agg(CASE WHEN g.key_fields IS NULL THEN g.id ELSE -g.id END ORDER BY g.id), '{}')
       INTO inline FROM everfold.generations g
-     WHERE g.lifecycle = 'inline' AND g.status <> ALL ('{kept,retired}'::text[])
+     WHERE g.lifecycle = 'inline' AND g.status <> ALL ('{kept,retired,spare}'::text[])
        AND (g.event_types IS NULL
             OR EXISTS (SELECT FROM pg_temp.everfold_import i WHERE i.type = ANY (g.event_types)));
     IF cardinality(inline) > 0 AND everfold.enter_inline(inline) THEN

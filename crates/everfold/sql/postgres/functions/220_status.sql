@@ -77,7 +77,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Every generation that is not retired, with where it stands. `behind_events` counts up to 10,000.
+-- Every generation that is neither retired nor spare, with where it stands. `behind_events` counts up to 10,000.
 CREATE OR REPLACE FUNCTION everfold.projection_status()
 RETURNS TABLE (
     namespace text, name text, version integer, generation integer, kind text, lifecycle text,
@@ -117,6 +117,6 @@ SET jit = off AS $$
                       ORDER BY e.position LIMIT 10000)
                      ORDER BY 1 LIMIT 10000) w
            ) b ON g.lifecycle = 'catch-up' OR g.status IN ('kept', 'building', 'rebuilding')
-     WHERE g.status <> 'retired'
+     WHERE g.status NOT IN ('retired', 'spare')
      ORDER BY p.namespace, p.name, g.version, g.id
 $$;

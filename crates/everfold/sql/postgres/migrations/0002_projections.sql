@@ -52,7 +52,7 @@ CREATE TABLE everfold.generations (
     CONSTRAINT generations_shards_range CHECK (shards BETWEEN 1 AND 1024),
     CONSTRAINT generations_on_error_known CHECK (on_error IN ('stop', 'dead-letter', 'skip')),
     CONSTRAINT generations_status_known CHECK (status IN
-        ('building', 'active', 'rebuilding', 'kept', 'paused', 'failed', 'retired'))
+        ('building', 'active', 'rebuilding', 'kept', 'paused', 'failed', 'retired', 'spare'))
 );
 ALTER TABLE everfold.projections ADD CONSTRAINT projections_active_generation_fkey
     FOREIGN KEY (active_generation) REFERENCES everfold.generations (id);

@@ -1,4 +1,5 @@
--- Forgets all about a generation whose schema is gone but that it was there.
+-- Forgets all about a generation whose schema is gone but that it was there; what was never put to use
+-- leaves no record.
 -- $1 generation integer, $2 reason text, $3 actor text. One row.
 WITH checkpoints AS (
     DELETE FROM everfold.checkpoints WHERE generation = $1
@@ -10,6 +11,8 @@ WITH checkpoints AS (
     DELETE FROM everfold.rebuild_parts
      WHERE rebuild IN (SELECT r.id FROM everfold.rebuilds r WHERE r.target = $1)
 ), recorded AS (
-    INSERT INTO everfold.system_messages (generation, kind, actor, message) VALUES ($1, 'rebuild', $3, $2)
+    INSERT INTO everfold.system_messages (generation, kind, actor, message)
+    SELECT $1, 'rebuild', $3, $2
+     WHERE EXISTS (SELECT FROM everfold.checkpoints c WHERE c.generation = $1)
 )
 UPDATE everfold.generations SET reason = $2 WHERE id = $1 RETURNING id

@@ -1,5 +1,6 @@
 -- What the tables of a projection's generations look like, as far as they are there: one row a table,
--- with its columns in their order (NULL: it has none).
+-- with its columns in their order (NULL: it has none), and whether it was retired without ever having
+-- been shown: whatever was, a rebuild has replaced.
 -- $1 projection integer. With a search_path of pg_catalog alone, so that types say their schema. Takes
 -- no locks.
 SELECT g.id, g.version, g.status, g.home, c.relname::text,
@@ -11,7 +12,8 @@ SELECT g.id, g.version, g.status, g.home, c.relname::text,
                            JOIN pg_catalog.pg_namespace m ON m.oid = l.collnamespace
                           WHERE l.oid = a.attcollation)
                    ELSE '' END
-           ORDER BY a.attnum) FILTER (WHERE a.attnum > 0)
+           ORDER BY a.attnum) FILTER (WHERE a.attnum > 0),
+       g.status = 'retired' AND NOT EXISTS (SELECT FROM everfold.rebuilds r WHERE r.source = g.id)
   FROM everfold.generations g
   JOIN pg_catalog.pg_namespace n ON n.nspname = g.home
   JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid

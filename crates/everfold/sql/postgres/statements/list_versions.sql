@@ -5,7 +5,7 @@
 SELECT g.id, g.version, g.definition_hash, g.definition
   FROM everfold.generations g
   JOIN everfold.projections p ON p.id = g.projection
- WHERE p.namespace = $1 AND p.name = $2 AND g.status <> 'retired'
+ WHERE p.namespace = $1 AND p.name = $2 AND g.status NOT IN ('retired', 'spare')
    AND NOT EXISTS (SELECT FROM everfold.rebuilds r WHERE r.target = g.id AND r.kind = 'as-of')
  ORDER BY g.version DESC, (g.id = p.active_generation) IS TRUE DESC,
        EXISTS (SELECT FROM everfold.rebuilds r WHERE r.target = g.id AND r.finished_at IS NULL),

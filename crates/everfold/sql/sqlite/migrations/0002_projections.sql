@@ -41,7 +41,7 @@ CREATE TABLE everfold_generations (
     CONSTRAINT generations_shards_range CHECK (shards BETWEEN 1 AND 1024),
     CONSTRAINT generations_on_error_known CHECK (on_error IN ('stop', 'dead-letter', 'skip')),
     CONSTRAINT generations_status_known CHECK (status IN
-        ('building', 'active', 'rebuilding', 'kept', 'paused', 'failed', 'retired'))
+        ('building', 'active', 'rebuilding', 'kept', 'paused', 'failed', 'retired', 'spare'))
 ) STRICT;
 
 -- Every append asks which inline generations there are; the rows themselves are large.

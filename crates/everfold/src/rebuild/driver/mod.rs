@@ -311,6 +311,8 @@ impl Driver {
         if matches!(phase, RebuildPhase::Cancelled | RebuildPhase::Failed) {
             self.give_target_up().await;
         }
+        // Whoever hears of the end may begin another one at once.
+        self.prepare_spare().await;
         let figures = RebuildFigures { phase: Some(phase), message, ..self.desk.figures() };
         self.write_end(figures).await
     }
@@ -335,6 +337,9 @@ impl Driver {
                     return Ended::Left;
                 }
             }
+        }
+        if self.row.flipped_at.is_none() {
+            self.prepare_spare().await;
         }
         self.remove_leftovers();
         Ended::Finished
@@ -394,6 +399,13 @@ impl Driver {
             (&generation.namespace, &generation.name) == (&self.row.namespace, &self.row.name)
         };
         generations.iter().filter(of_it).map(|generation| generation.version).max().unwrap_or(0)
+    }
+
+    /// Makes what the next rebuild of it begins with; not while this one may still switch.
+    async fn prepare_spare(&self) {
+        if let Some(projection) = self.means.projection.clone() {
+            self.desk.store.prepare_spare(projection).await;
+        }
     }
 
     /// Drops what is retired, as far as nobody sees it any more, without waiting for it; runners try

@@ -30,7 +30,8 @@ use crate::store::{Registration, StoreKind};
 pub(in crate::store::postgres) const TIMEOUTS: &str = "SET LOCAL lock_timeout = '4s'; \
     SET LOCAL statement_timeout = '60s'; SET LOCAL idle_in_transaction_session_timeout = '10s'";
 /// Registrations take turns.
-const TURN: &str = "SELECT pg_advisory_xact_lock('everfold.projections'::regclass::oid::int, 0)";
+pub(in crate::store::postgres) const TURN: &str =
+    "SELECT pg_advisory_xact_lock('everfold.projections'::regclass::oid::int, 0)";
 /// How often a turn is tried for: a registration before us may wait long for the gate.
 const TURNS: u32 = 30;
 /// How often a session may be lost: one that stalls with the gate in hand is ended by the server.
@@ -247,9 +248,9 @@ async fn change_settings(
 /// A new generation with its tables and functions, which nobody knows yet.
 pub(in crate::store::postgres) struct Made {
     pub(in crate::store::postgres) id: i32,
-    home: String,
-    tables: Vec<String>,
-    roles: Roles,
+    pub(in crate::store::postgres) home: String,
+    pub(in crate::store::postgres) tables: Vec<String>,
+    pub(in crate::store::postgres) roles: Roles,
 }
 
 /// Makes a generation with all that belongs to it, and returns its id.

@@ -70,6 +70,8 @@ pub(in crate::store::postgres) enum Indexes {
     Now,
     /// After the copy, which whoever makes the generation notes in it (`indexes_deferred`).
     Later,
+    /// The same, but a document table has its key from the start: later, readers may be in the way.
+    LaterButKeys,
 }
 
 /// A generation whose schema is being made.
@@ -128,7 +130,7 @@ impl Making<'_, '_> {
         let later = deferred::statements(&create);
         for (place, statement) in create.iter().enumerate() {
             let sql = statement.map_tables(|name| table(self.home, name));
-            if self.indexes == Indexes::Later && later.contains(&place) {
+            if self.indexes != Indexes::Now && later.contains(&place) {
                 // A mistake in it is to be found now, not when everything else is done.
                 self.run("SAVEPOINT everfold_index").await?;
                 self.try_statement(&scripts.create, statement, &sql).await?;
@@ -185,7 +187,7 @@ impl Making<'_, '_> {
     async fn create_documents(&mut self, indexes: &[String]) -> Result<(), ProjectionError> {
         let name = &self.definition().name;
         let key = match self.indexes {
-            Indexes::Now => "PRIMARY KEY",
+            Indexes::Now | Indexes::LaterButKeys => "PRIMARY KEY",
             Indexes::Later => "NOT NULL",
         };
         let mut sql = format!(
@@ -331,7 +333,7 @@ pub(in crate::store::postgres) async fn check_free(
 ) -> Result<(), ProjectionError> {
     let sql = "SELECT t.name, p.name FROM everfold.generations g \
         JOIN everfold.projections p ON p.id = g.projection, unnest(g.tables) AS t(name) \
-        WHERE g.status <> 'retired' AND p.namespace = $1 AND p.id <> $2 AND t.name = ANY ($3) LIMIT 1";
+        WHERE g.status NOT IN ('retired', 'spare') AND p.namespace = $1 AND p.id <> $2 AND t.name = ANY ($3) LIMIT 1";
     let params: [Param<'_>; 3] = [
         (&definition.namespace, Type::TEXT),
         (&projection_id, Type::INT4),

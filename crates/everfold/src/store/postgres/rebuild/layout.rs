@@ -28,8 +28,9 @@ pub(super) struct Column {
 pub(super) struct Shape {
     pub(super) version: u32,
     pub(super) home: String,
-    /// It is being filled: only shown if it is the active one.
+    /// It is being filled, or was given up before it was: only shown if it is the active one.
     pub(super) is_unfinished: bool,
+    pub(super) is_retired: bool,
     pub(super) tables: BTreeMap<String, Vec<Column>>,
 }
 
@@ -75,6 +76,9 @@ pub(super) struct Layout {
     pub(super) active: Option<i32>,
     /// A generation that is to be shown as soon as it is the active one.
     pub(super) adding: Option<i32>,
+    /// A generation made ahead of time, which the next rebuild fills: shown like one that is added, by
+    /// views that are there.
+    pub(super) spare: Option<i32>,
     /// The target of a rebuild that is open: it may be active soon, whether or not views are widened.
     pub(super) coming: Option<i32>,
     /// A generation that nobody sees any more.
@@ -97,11 +101,10 @@ impl Layout {
     fn change_of(&self, view: &View) -> Option<Change> {
         let mut generations = view.generations.clone();
         generations.retain(|id| Some(*id) != self.removing);
-        if let Some(adding) = self.adding.filter(|id| self.joins(view, *id)) {
-            generations.push(adding);
-            generations.sort_unstable();
-            generations.dedup();
-        }
+        let added = [self.adding, self.spare].into_iter().flatten();
+        generations.extend(added.filter(|id| self.joins(view, *id)));
+        generations.sort_unstable();
+        generations.dedup();
         if !generations.is_empty() {
             let wanted = self.view(&view.name, &view.table, &view.columns, generations);
             return (wanted != *view).then_some(Change::Replace(wanted));
@@ -112,7 +115,9 @@ impl Layout {
         };
         Some(match columns {
             Some(columns) => {
-                let generations = self.active.into_iter().collect();
+                let like_it =
+                    self.spare.filter(|id| self.columns(*id, &view.table) == Some(columns));
+                let generations = self.active.into_iter().chain(like_it).collect();
                 Change::Renew(self.view(&view.name, &view.table, columns, generations))
             }
             None => Change::Drop(view.name.clone()),
@@ -188,10 +193,15 @@ impl Layout {
 
     /// Those that are the active one, were it in a snapshot that may be left, or will be.
     fn may_be_active(&self, generations: &[i32]) -> BTreeSet<i32> {
-        let finished = self.shapes.iter().filter(|(_, shape)| !shape.is_unfinished);
+        // What is retired and taken out of the views is in no snapshot any more.
+        let seen = |id: &i32| self.views.iter().any(|view| view.generations.contains(id));
+        let finished = self
+            .shapes
+            .iter()
+            .filter(|(id, shape)| !shape.is_unfinished && (!shape.is_retired || seen(id)));
         let mut all: BTreeSet<i32> = finished.map(|(id, _)| *id).collect();
         all.extend(generations.iter().copied());
-        all.extend([self.active, self.adding, self.coming].into_iter().flatten());
+        all.extend([self.active, self.adding, self.spare, self.coming].into_iter().flatten());
         all.retain(|id| Some(*id) != self.removing);
         all
     }
@@ -201,7 +211,7 @@ impl Layout {
         if generations.contains(&active) {
             return Some(active);
         }
-        if [self.adding, self.coming].contains(&Some(active))
+        if [self.adding, self.spare, self.coming].contains(&Some(active))
             && let Some(now) = self.active.filter(|now| *now != active)
         {
             return self.shown_for(generations, now);

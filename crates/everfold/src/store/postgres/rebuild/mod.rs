@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   request: asked for, looked at, steered ──> ownership: who works on it
-//!   target: the generation that is filled ──> copy: history in large parts
+//!   spare: a generation ahead of time ──> target: the one that is filled ──> copy: history in large parts
 //!   views: what readers see, by layout (which generations, and when) and shapes (the catalog)
 //!   remove: what nobody sees any more
 //! ```
@@ -23,6 +23,7 @@ mod rows;
 mod scratch;
 mod shapes;
 mod snapshot;
+mod spare;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -129,6 +130,10 @@ impl RebuildBackend for PostgresStore {
         projection: Projection,
     ) -> BoxFuture<'_, Result<Generation, ProjectionError>> {
         async move { target::make_target(self, lease, &projection).await }.boxed()
+    }
+
+    fn prepare_spare(&self, projection: Projection) -> BoxFuture<'_, Result<(), ProjectionError>> {
+        async move { spare::prepare(self, &projection).await }.boxed()
     }
 
     fn target_leases(&self, lease: RebuildLease) -> BoxFuture<'_, Result<Vec<Lease>, ApplyError>> {

@@ -197,7 +197,7 @@ async fn facts(unit: &mut PostgresUnit<'_>, generation: i32) -> Result<Facts, St
         projection: row.get(0),
         name: row.get(1),
         version: row.get::<_, i32>(2).unsigned_abs(),
-        is_listed: lifecycle == "inline" && status != "kept",
+        is_listed: lifecycle == "inline" && !["kept", "spare"].contains(&status),
         is_retired: status == "retired",
         home: row.get(5),
         is_active: row.get(6),
@@ -267,7 +267,7 @@ async fn tear_down_in(
 }
 
 /// What registrations make belongs to everfold_admin, where there is one.
-async fn become_admin(unit: &mut PostgresUnit<'_>) -> Result<(), StoreError> {
+pub(super) async fn become_admin(unit: &mut PostgresUnit<'_>) -> Result<(), StoreError> {
     if Roles::read(unit).await?.as_admin {
         unit.batch("SET LOCAL ROLE everfold_admin").await.map_err(QueryError::into_store_error)?;
     }

@@ -14,7 +14,8 @@ use crate::store::postgres::projection::unit::{PostgresUnit, statement};
 const SHAPES: &str = statement!("list_shapes");
 const VIEWS: &str = statement!("list_views");
 const PROJECTION: &str = "SELECT p.active_generation, p.namespace, p.name, \
-        (SELECT r.target FROM everfold.rebuilds r WHERE r.projection = p.id AND r.finished_at IS NULL) \
+        (SELECT r.target FROM everfold.rebuilds r WHERE r.projection = p.id AND r.finished_at IS NULL), \
+        (SELECT max(g.id) FROM everfold.generations g WHERE g.projection = p.id AND g.status = 'spare') \
     FROM everfold.projections p WHERE p.id = $1";
 
 /// A projection with its views.
@@ -40,8 +41,8 @@ pub(super) async fn read(
     let schema = readers(&namespace);
     let params: [Param<'_>; 2] = [(&projection, Type::INT4), (&schema, Type::TEXT)];
     let views = views(&unit.ask(VIEWS, &params).await?);
-    let (active, coming) = (row.get(0), row.get(3));
-    let layout = Layout { shapes, views, active, coming, ..Layout::default() };
+    let (active, coming, spare) = (row.get(0), row.get(3), row.get(4));
+    let layout = Layout { shapes, views, active, coming, spare, ..Layout::default() };
     Ok(Shown { name, namespace, layout })
 }
 
@@ -52,7 +53,8 @@ fn shapes(rows: &[Row]) -> BTreeMap<i32, Shape> {
         let shape = shapes.entry(row.get(0)).or_insert_with(|| Shape {
             version: row.get::<_, i32>(1).unsigned_abs(),
             home: row.get(3),
-            is_unfinished: ["building", "rebuilding"].contains(&status),
+            is_unfinished: ["building", "rebuilding", "spare"].contains(&status) || row.get(7),
+            is_retired: status == "retired",
             tables: BTreeMap::new(),
         });
         shape.tables.insert(row.get(4), columns(row, 5, 6));

@@ -1,9 +1,10 @@
 //! Making the generation that a rebuild fills: as a registration makes one, but always beside what is
-//! there, also of the same version.
+//! there, also of the same version. Where one was made ahead of time, that is taken.
 
 use tokio_postgres::types::Type;
 
 use super::ownership::take_checkpoints;
+use super::spare;
 use crate::error::{ProjectionError, StoreError};
 use crate::projection::Projection;
 use crate::projection::definition::{Definition, Lifecycle, ProjectionKind};
@@ -72,16 +73,27 @@ async fn make_in(
         return Ok(find(unit, target).await?);
     }
     let indexes = indexes(unit, lease, definition).await?;
-    let made = make(unit, projection, indexes).await?;
+    let made = match spare::take(unit, lease, definition, indexes).await? {
+        Some(spare) => spare,
+        None => make(unit, projection, indexes).await?,
+    };
     lock(unit, lease, definition.lifecycle).await?;
     let reason = format!("rebuild {} fills it", lease.rebuild);
     complete(unit, definition, &made, GenerationStatus::Building, Some(reason)).await?;
     if indexes == Indexes::Later {
-        unit.ask(DEFER, &[(&made.id, Type::INT4)]).await?;
+        defer_indexes(unit, made.id).await?;
     }
     let ttl = set_target(unit, lease, made.id, &definition.name).await?;
     take_checkpoints(unit, made.id, lease.worker, ttl).await?;
     Ok(find(unit, made.id).await?)
+}
+
+/// Notes that indexes of its tables are still to be made.
+pub(super) async fn defer_indexes(
+    unit: &mut PostgresUnit<'_>,
+    generation: i32,
+) -> Result<(), StoreError> {
+    unit.ask(DEFER, &[(&generation, Type::INT4)]).await.map(drop)
 }
 
 /// Indexes come after the copy, if there may be one.

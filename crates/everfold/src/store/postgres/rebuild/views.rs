@@ -11,6 +11,7 @@
 use tokio_postgres::types::Type;
 
 use super::layout::{Change, View};
+use super::remove::become_admin;
 use super::shapes::{Shown, read};
 use super::target::lost;
 use crate::error::{ProjectionError, StoreError, StoreErrorKind};
@@ -30,10 +31,16 @@ const TIMEOUTS: &str = "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_ti
 /// How often a view is tried for: before a switch, and before a removal, which can wait for another day.
 const TRIES_TO_WIDEN: u32 = 10;
 const TRIES_TO_NARROW: u32 = 5;
+/// Ahead of time: whoever starts is not held up, and runners try again later.
+const TRIES_TO_PREPARE: u32 = 1;
 
 const TARGET: &str = "SELECT r.projection, p.name, r.epoch = $2 AND r.finished_at IS NULL, g.id \
     FROM everfold.rebuilds r JOIN everfold.projections p ON p.id = r.projection \
     LEFT JOIN everfold.generations g ON g.id = r.target AND g.status <> 'retired' WHERE r.id = $1";
+const IS_SPARE: &str = "SELECT FROM everfold.generations WHERE id = $1 AND status = 'spare'";
+/// Why it is not of use yet is over.
+const SPARE_IS_SHOWN: &str = "UPDATE everfold.generations SET reason = NULL \
+    WHERE id = $1 AND status = 'spare' AND reason IS NOT NULL";
 const LIST_HOLDERS: &str = "SELECT format('process %s%s%s', l.pid, \
         coalesce(' of ' || a.usename, ''), \
         coalesce(' (' || nullif(a.application_name, '') || ')', '')) \
@@ -55,7 +62,15 @@ const HAS_SCHEMA: &str = "SELECT pg_catalog.to_regnamespace($1) IS NOT NULL";
 #[derive(Debug, Clone, Copy)]
 enum Purpose {
     Widen(RebuildLease),
-    Narrow { projection: i32, generation: i32 },
+    Narrow {
+        projection: i32,
+        generation: i32,
+    },
+    /// For a generation that is made ahead of time.
+    Prepare {
+        projection: i32,
+        spare: i32,
+    },
 }
 
 /// How narrowing went.
@@ -90,6 +105,15 @@ pub(super) async fn narrow(
     generation: i32,
 ) -> Result<Narrowed, ProjectionError> {
     change_all(store, Purpose::Narrow { projection, generation }, TRIES_TO_NARROW).await
+}
+
+/// Lets the views show a spare generation as soon as it is the active one.
+pub(super) async fn prepare(
+    store: &PostgresStore,
+    projection: i32,
+    spare: i32,
+) -> Result<Narrowed, ProjectionError> {
+    change_all(store, Purpose::Prepare { projection, spare }, TRIES_TO_PREPARE).await
 }
 
 /// Changes one view after the other until nothing is left to do.
@@ -142,7 +166,17 @@ async fn change_in(
     at: &mut String,
 ) -> Result<bool, ProjectionError> {
     let (projection, adding, removing) = match purpose {
-        Purpose::Narrow { projection, generation } => (projection, None, Some(generation)),
+        Purpose::Narrow { projection, generation } => {
+            take_turn(unit, projection).await?;
+            (projection, None, Some(generation))
+        }
+        Purpose::Prepare { projection, spare } => {
+            take_turn(unit, projection).await?;
+            if unit.ask(IS_SPARE, &[(&spare, Type::INT4)]).await?.is_empty() {
+                return Ok(false);
+            }
+            (projection, Some(spare), None)
+        }
         Purpose::Widen(lease) => {
             let projection = target(unit, lease).await?.0;
             take_turn(unit, projection).await?;
@@ -151,14 +185,17 @@ async fn change_in(
             (projection, target, None)
         }
     };
-    if removing.is_some() {
-        take_turn(unit, projection).await?;
-    }
     let mut shown = read(unit, projection).await?;
     (shown.layout.adding, shown.layout.removing) = (adding, removing);
     let refuse = |message| ProjectionError::Refused { projection: shown.name.clone(), message };
     let changes = shown.layout.changes().map_err(refuse)?;
-    let Some(change) = changes.first() else { return Ok(false) };
+    let Some(change) = changes.first() else {
+        if let Purpose::Prepare { spare, .. } = purpose {
+            become_admin(unit).await?;
+            unit.ask(SPARE_IS_SHOWN, &[(&spare, Type::INT4)]).await?;
+        }
+        return Ok(false);
+    };
     *at = table(&readers(&shown.namespace), change.name());
     apply(unit, &shown, projection, change).await?;
     Ok(true)
@@ -277,6 +314,9 @@ async fn make_schema(
 
 /// Who holds a lock on a view, in words.
 async fn holders(store: &PostgresStore, view: &str) -> Result<Vec<String>, StoreError> {
+    if view.is_empty() {
+        return Ok(vec!["somebody who changes views of the projection".to_owned()]);
+    }
     let rows = store.engine.get().await?.query(LIST_HOLDERS, &[(&view, Type::TEXT)]).await?;
     match rows.is_empty() {
         true => Ok(vec![format!("somebody who was done with {view} by now")]),

@@ -26,6 +26,8 @@ const IS_DEFERRED: &str = "SELECT indexes_deferred FROM everfold.generations WHE
 const NOT_DEFERRED: &str = "UPDATE everfold.generations SET indexes_deferred = false WHERE id = $1";
 const PARTS_LEFT: &str =
     "SELECT count(*) FROM everfold.rebuild_parts WHERE rebuild = $1 AND NOT done";
+const HAS_KEY: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_constraint \
+    WHERE conrelid = pg_catalog.to_regclass($1) AND contype = 'p')";
 const LIST_TABLES: &str = "SELECT c.relname::text FROM pg_catalog.pg_class c \
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
     WHERE n.nspname = $1 AND c.relkind IN ('r', 'p') AND NOT c.relispartition ORDER BY 1";
@@ -94,8 +96,11 @@ pub(super) async fn make_deferred(
     // The name that the constraint of a table made at once has.
     let key = format!("{}_pkey", generation.name);
     let documents = table(&generation.home, &generation.name);
+    let found = unit.query(HAS_KEY, &[(&documents, Type::TEXT)]).await?;
+    // One that was made ahead of time has it from the start.
+    let needs_key = is_deferred && is_document && !found.first().is_some_and(|row| row.get(0));
     if is_deferred {
-        if is_document {
+        if needs_key {
             make(unit, &format!("CREATE UNIQUE INDEX {} ON {documents} (key)", quoted(&key)))
                 .await?;
         }
@@ -110,7 +115,7 @@ pub(super) async fn make_deferred(
             unit.run(&format!("ANALYZE {}", table(&generation.home, row.get(0)))).await?;
         }
     }
-    if is_deferred && is_document {
+    if needs_key {
         let constraint = quoted(&key);
         attach(unit, &format!(
             "ALTER TABLE {documents} ADD CONSTRAINT {constraint} PRIMARY KEY USING INDEX {constraint}"

@@ -19,7 +19,7 @@ fn layout(generations: &[(i32, u32, &str)], active: i32) -> Layout {
     let shape = |(id, version, text): &(i32, u32, &str)| {
         let tables = BTreeMap::from([("t".to_owned(), columns(text))]);
         let home = format!("home_{id}");
-        (*id, Shape { version: *version, home, is_unfinished: false, tables })
+        (*id, Shape { version: *version, home, is_unfinished: false, is_retired: false, tables })
     };
     let shapes = generations.iter().map(shape).collect();
     Layout { shapes, active: Some(active), ..Layout::default() }
@@ -167,6 +167,29 @@ fn names_of_views_fit_the_limit_and_are_told_from_others() {
         assert_eq!(is_ours(name, "carts"), ours, "{name}");
     }
     assert!(is_ours(&versioned(&long, 12), &long));
+}
+
+/// The rebuild that fills it then changes no view.
+#[test]
+fn spare_is_in_the_views_from_the_beginning_and_when_others_are_removed() {
+    let mut layout = adding(layout(&[(1, 1, "x"), (2, 2, "a"), (3, 2, "a")], 2), 3);
+    layout.views = vec![view("t", "x", &[1], &[&[1, 2]]), view("t_v2", "a", &[2], &[&[1, 2]])];
+    layout.spare = Some(3);
+    let (views, mut layout) = settled(layout);
+    let both = view("t_v2", "a", &[2, 3], &[&[1, 2], &[3]]);
+    assert_eq!(views, [view("t", "x", &[1], &[]), both.clone()]);
+    (layout.spare, layout.coming) = (None, Some(3));
+    assert_eq!(layout.changes().unwrap(), [], "nothing is left to do");
+
+    (layout.spare, layout.coming, layout.adding) = (Some(3), None, None);
+    layout.removing = Some(1);
+    let (views, mut layout) = settled(layout);
+    let both = [view("t", "a", &[2, 3], &[&[2], &[3]]), view("t_v2", "a", &[2, 3], &[&[2], &[3]])];
+    assert_eq!(views, both);
+    // Its tables are still there, but no snapshot in which it was active.
+    layout.shapes.get_mut(&1).unwrap().is_retired = true;
+    (layout.removing, layout.spare, layout.adding) = (None, None, Some(3));
+    assert_eq!(layout.changes().unwrap(), []);
 }
 
 /// A removal between widening and the switch.
