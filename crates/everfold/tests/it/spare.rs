@@ -266,6 +266,10 @@ async fn old_version_with_other_columns_is_shown_on_while_its_spare_goes() {
         rebuilds[0].message.as_ref().is_some_and(|message| message.contains("(report)"))
     };
     eventually("it waits for the report", LIMIT, waits).await;
+    // A snapshot from before the switch: the old spare is retired, and not removed yet.
+    let old = story.fixture.database().connect().await;
+    let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM everfold.projections";
+    old.batch_execute(begin).await.unwrap();
     report.batch_execute("COMMIT").await.unwrap();
     rebuild.finish().await.unwrap();
     assert_eq!(story.seen().await, in_report);
