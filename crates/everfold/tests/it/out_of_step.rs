@@ -1,7 +1,10 @@
 //! A checkpoint that does not fit the log: the database was restored, or a server without the last
 //! commits took over.
 
-use everfold::{GenerationStatus, HealthOptions, OnError, ProjectionError, Runner, Store};
+use everfold::{
+    GenerationStatus, HealthOptions, OnError, ProjectionError, RebuildOptions, RebuildPhase,
+    Runner, Store,
+};
 use everfold_testkit::eventually;
 
 use crate::chain::{Chain, LIMIT, assert_chains, chains, folded, moved, quick, run};
@@ -77,6 +80,14 @@ async fn checkpoint_past_the_end_of_the_log_is_seen_at_the_start(fixture: Fixtur
         other => panic!("wanted a failure, got {other:?}"),
     }
     assert_said(&store).await;
+
+    // What readers see is ahead of the log, and a new read model cannot get there.
+    let rebuild = store.rebuild("chain", RebuildOptions::default()).await.unwrap();
+    assert_eq!(rebuild.finish().await.unwrap().phase, RebuildPhase::Done);
+    append(&store, "s", [moved("a", 3)]).await;
+    caught_up(&store, &Chain::default().projection("chain", OnError::Stop)).await;
+    assert_chains(&store, "chain").await;
+    assert_eq!(store.projection("chain").await.unwrap().status, GenerationStatus::Active);
 }
 
 /// The read model has stepped back with its checkpoint: both are in the same transactions.

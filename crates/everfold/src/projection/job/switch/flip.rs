@@ -78,7 +78,7 @@ impl Job {
         }
         let events = self.apply_tail(unit, switch, rows, highest).await?;
         unit.settle_skips(self.generation.id, from, highest, self.task.actor()).await?;
-        self.put_source_aside(unit, switch, highest).await?;
+        self.put_source_aside(unit, switch, highest, switch.limits.keep_source).await?;
         self.show(unit, switch).await?;
         fence.check()?;
         Ok(Switched::Done { events })
@@ -99,13 +99,21 @@ impl Job {
             unit.lock_gates(false, &gates, switch.limits.fence_timeout).await?;
             reached = unit.highest_position().await?;
         }
+        let mut keep = switch.limits.keep_source;
+        if from < reached {
+            let highest = unit.highest_position().await?;
+            if reached > highest {
+                // The source holds events that the log has lost: nobody should go back to it.
+                (reached, keep) = (highest, false);
+            }
+        }
         if from < reached {
             let most = usize::try_from(within).unwrap_or(usize::MAX);
             if within == 0 || self.count(unit, from, reached, most).await? > within {
                 return Ok(Switched::Behind { by: reached.0 - from.0 });
             }
         }
-        self.put_source_aside(unit, switch, reached).await?;
+        self.put_source_aside(unit, switch, reached, keep).await?;
         self.show(unit, switch).await?;
         Ok(Switched::Done { events: 0 })
     }
@@ -157,9 +165,10 @@ impl Job {
         unit: &mut U,
         switch: &Switch,
         highest: Position,
+        keep: bool,
     ) -> Result<(), ApplyError> {
         let Some(source) = switch.source.as_deref() else { return Ok(()) };
-        if !switch.limits.keep_source {
+        if !keep {
             unit.release_shards(source.id, None).await?;
             return unit.write_status(source.id, GenerationStatus::Retired, None).await;
         }
