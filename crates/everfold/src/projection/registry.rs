@@ -235,8 +235,11 @@ impl Store {
     pub async fn pause(&self, name: &str) -> Result<(), ProjectionError> {
         let mut changed = false;
         let from = vec![GenerationStatus::Active, GenerationStatus::Building];
+        let open = self.backend().rebuilds(true, usize::MAX).await?;
         for generation in self.generations_of(name).await? {
-            if !from.contains(&generation.status) || waits_for_backfill(&generation) {
+            let is_built = open.iter().any(|row| row.target == Some(generation.id));
+            // What is being built is paused with its rebuild.
+            if !from.contains(&generation.status) || waits_for_backfill(&generation) || is_built {
                 continue;
             }
             let reason = Some(format!("paused by {}", operator()));

@@ -30,8 +30,9 @@ pub(crate) struct Holding {
 
 /// Whether appends feed a generation, so that its checkpoint says nothing.
 pub(crate) fn fed_by_appends(generation: &Generation) -> bool {
-    use GenerationStatus::{Building, Kept};
-    generation.lifecycle == Lifecycle::Inline && !matches!(generation.status, Building | Kept)
+    use GenerationStatus::{Building, Kept, Rebuilding};
+    generation.lifecycle == Lifecycle::Inline
+        && !matches!(generation.status, Building | Kept | Rebuilding)
 }
 
 impl Holding {

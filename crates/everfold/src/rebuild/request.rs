@@ -273,6 +273,14 @@ impl Store {
             requested_by: operator(),
         };
         let (row, joined) = self.backend().request_rebuild(request).await?;
+        if joined && (row.kind != kind || row.version != wanted.version) {
+            let message = format!(
+                "has another rebuild under way ({}, version {}, {}); wait for it, or `everfold rebuilds \
+                 cancel {}`",
+                row.kind, row.version, row.phase, row.name
+            );
+            return Err(refused(&row.name, message));
+        }
         let stop = CancellationToken::new();
         let worker_name = format!("{}:{}", operator(), std::process::id());
         let work = self.means(&row).await?.map(|means| {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Position;
 use crate::error::ProjectionError;
-use crate::projection::generation::Generation;
+use crate::projection::generation::{Generation, GenerationStatus};
 use crate::projection::operator::operator;
 use crate::store::Store;
 
@@ -81,6 +81,12 @@ impl Store {
             return Err(ProjectionError::Refused {
                 projection: generation.name.clone(),
                 message: "has no version that readers see, so there is nothing to copy".to_owned(),
+            });
+        }
+        if generation.status == GenerationStatus::Rebuilding {
+            return Err(ProjectionError::Refused {
+                projection: generation.name.clone(),
+                message: "is being filled in place; copy it when that has ended".to_owned(),
             });
         }
         let taken = self.backend().take_snapshot(Arc::clone(&generation), actor).await?;

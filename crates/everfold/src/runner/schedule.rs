@@ -14,7 +14,7 @@ use crate::error::{ProjectionError, StoreErrorKind};
 use crate::projection::generation::Generation;
 use crate::rebuild::VerifyOptions;
 
-/// The copies and verifications under way, one at a time for each generation.
+/// The copies and verifications under way, one at a time.
 pub(super) struct Schedule {
     context: Arc<Context>,
     under_way: HashMap<i32, JoinHandle<()>>,
@@ -31,8 +31,12 @@ impl Schedule {
         for generation in generations {
             let settings = &generation.settings;
             let wanted = settings.snapshot_every.is_some() || settings.verify_every.is_some();
-            if !wanted || !generation.is_active || self.under_way.contains_key(&generation.id) {
+            if !wanted || !generation.is_active {
                 continue;
+            }
+            // One at a time: each holds a connection for as long as it takes.
+            if !self.under_way.is_empty() {
+                return;
             }
             let (context, id) = (Arc::clone(&self.context), generation.id);
             let task = tokio::spawn(async move {

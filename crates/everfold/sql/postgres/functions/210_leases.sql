@@ -5,12 +5,12 @@
 -- is locked is in the middle of a batch, and its owner lives.
 
 -- Generations whose shards are to be run: fed behind the appends, or inline with skips to be settled.
--- Inline ones that are being built are left to rebuilds.
+-- Inline ones that are being built are left to rebuilds, and so are those that are filled in place: only
+-- the rebuild knows what they hold.
 CREATE OR REPLACE FUNCTION everfold.is_run(status text, lifecycle text) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT $1 OPERATOR(pg_catalog.=) ANY ('{active,kept}'::pg_catalog.text[])
-        OR ($1 OPERATOR(pg_catalog.=) ANY ('{building,rebuilding}'::pg_catalog.text[])
-            AND $2 OPERATOR(pg_catalog.=) 'catch-up')
+        OR ($1 OPERATOR(pg_catalog.=) 'building' AND $2 OPERATOR(pg_catalog.=) 'catch-up')
 $$;
 
 -- Whether a rebuild that has not switched readers over yet works on a generation: its shards are the

@@ -3,7 +3,7 @@
 -- Rows: generation, shard, owner or NULL, runnable; in this order.
 SELECT c.generation, c.shard,
        CASE WHEN c.expires_at > CAST(unixepoch('subsec') * 1000 AS INTEGER) THEN c.owner END,
-       g.status IN ('building', 'active', 'rebuilding', 'kept')
+       g.status IN ('building', 'active', 'kept')
   FROM everfold_checkpoints c
   JOIN everfold_generations g ON g.id = c.generation
  WHERE NOT EXISTS (SELECT 1 FROM everfold_rebuilds r

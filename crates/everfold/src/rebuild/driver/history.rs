@@ -72,7 +72,9 @@ impl Driver {
     }
 
     async fn copy_parts(&self, copying: &Copying) -> Step<Parts> {
-        let at_once = self.row.options.options.parallel.max(1);
+        // Signs of life, and whoever else works here, need connections too.
+        let connections = self.desk.store.options().runner_pool_size.saturating_sub(2).max(1);
+        let at_once = self.row.options.options.parallel.clamp(1, connections);
         let ended = try_join_all((0..at_once).map(|_| self.copy_some(copying))).await?;
         let in_batches = ended.into_iter().find(|ended| matches!(ended, Parts::InBatches(_)));
         Ok(in_batches.unwrap_or(Parts::Done))

@@ -103,6 +103,9 @@ impl Driver {
     }
 
     async fn work(&mut self) -> Step {
+        if self.row.flipped_at.is_some() || self.is_swapped_in().await {
+            self.desk.cannot_be_cancelled();
+        }
         self.wait_for_a_place().await?;
         let target = self.target().await?;
         if self.row.flipped_at.is_some() {
@@ -118,7 +121,7 @@ impl Driver {
             return self.desk.patiently(|| backend.show_as_of(lease, position)).await;
         }
         self.compare(&target).await?;
-        if !self.row.options.options.promote {
+        if !self.row.options.options.promote && self.row.kind != RebuildKind::InPlace {
             return Ok(());
         }
         let target = self.switch(target).await?;
@@ -197,9 +200,29 @@ impl Driver {
         Ok(source.map(Arc::new))
     }
 
+    /// The leases of all the target's shards, before the switch.
     async fn leases(&self) -> Step<Vec<Lease>> {
         let (backend, lease) = (self.desk.store.backend(), self.desk.lease);
-        self.desk.patiently(|| backend.target_leases(lease)).await
+        let leases = self.desk.patiently(|| backend.target_leases(lease)).await?;
+        if leases.is_empty() {
+            // Somebody has taken them away. Whoever takes the rebuild next gets them again.
+            return Err(Halt::Stopped);
+        }
+        Ok(leases)
+    }
+
+    /// In place: whether what readers saw at the beginning is gone, so that there is no way back.
+    async fn is_swapped_in(&self) -> bool {
+        if self.row.kind != RebuildKind::InPlace {
+            return false;
+        }
+        let generations = self.desk.store.backend().generations().await.unwrap_or_default();
+        let active = generations.iter().find(|generation| {
+            generation.is_active
+                && (&generation.namespace, &generation.name)
+                    == (&self.row.namespace, &self.row.name)
+        });
+        active.map(|active| active.id) != self.row.source
     }
 
     /// Fills the target with history, and brings it close to the end of the log.
@@ -308,13 +331,16 @@ impl Driver {
             }
         };
         self.desk.close();
-        if matches!(phase, RebuildPhase::Cancelled | RebuildPhase::Failed) {
-            self.give_target_up().await;
-        }
         // Whoever hears of the end may begin another one at once.
         self.prepare_spare().await;
         let figures = RebuildFigures { phase: Some(phase), message, ..self.desk.figures() };
-        self.write_end(figures).await
+        let ended = self.write_end(figures).await;
+        if ended == Ended::Finished && phase != RebuildPhase::Done {
+            // Nobody else has to do with it from here on.
+            self.give_target_up(phase).await;
+        }
+        self.remove_leftovers();
+        ended
     }
 
     async fn write_end(&self, figures: RebuildFigures) -> Ended {
@@ -341,37 +367,43 @@ impl Driver {
         if self.row.flipped_at.is_none() {
             self.prepare_spare().await;
         }
-        self.remove_leftovers();
         Ended::Finished
     }
 
-    /// A target that will not be switched to: one that this rebuild made is retired, one that was kept
-    /// is kept again.
-    async fn give_target_up(&self) {
+    /// A target that is not switched to: one that is built waits for a promotion, one that this rebuild
+    /// made is retired, one that was there is what it was.
+    async fn give_target_up(&self, phase: RebuildPhase) {
         let Some(id) = self.row.target else { return };
         let Ok(generation) = self.generation(id).await else { return };
-        if generation.is_active {
+        let source = self.row.source;
+        let (to, reason) = match (self.row.kind, phase) {
+            // It is what readers see, and half filled.
+            _ if generation.is_active => {
+                let name = &self.row.name;
+                let reason = format!(
+                    "its rebuild in place did not end; fill it with `everfold rebuild {name}`"
+                );
+                (GenerationStatus::Rebuilding, Some(reason))
+            }
+            (RebuildKind::AsOf, RebuildPhase::Built) => return,
+            (_, RebuildPhase::Built) => (GenerationStatus::Building, generation.reason.clone()),
+            (RebuildKind::Switch, _) if source.is_some_and(|source| id < source) => {
+                (GenerationStatus::Kept, None)
+            }
+            (RebuildKind::Switch, _) => (GenerationStatus::Building, generation.reason.clone()),
+            _ => (GenerationStatus::Retired, None),
+        };
+        if to == GenerationStatus::Building && generation.status == to {
             return;
         }
-        let to = match self.row.kind {
-            RebuildKind::Switch if generation.version < self.newest_version().await => {
-                GenerationStatus::Kept
-            }
-            RebuildKind::Switch => GenerationStatus::Building,
-            _ => GenerationStatus::Retired,
-        };
-        let change = StatusChange {
-            generation: id,
-            from: vec![
-                GenerationStatus::Building,
-                GenerationStatus::Rebuilding,
-                GenerationStatus::Failed,
-                GenerationStatus::Paused,
-            ],
-            to,
-            reason: None,
-            actor: self.actor.clone(),
-        };
+        let from = [
+            GenerationStatus::Building,
+            GenerationStatus::Rebuilding,
+            GenerationStatus::Failed,
+            GenerationStatus::Paused,
+        ];
+        let actor = self.actor.clone();
+        let change = StatusChange { generation: id, from: from.to_vec(), to, reason, actor };
         if let Err(error) = self.desk.store.backend().change_status(change).await {
             tracing::warn!(%error, "what a rebuild leaves behind could not be given up");
         }
@@ -391,14 +423,6 @@ impl Driver {
         if let Err(error) = self.desk.store.backend().change_status(change).await {
             tracing::warn!(%error, "the generation that was switched from could not be retired");
         }
-    }
-
-    async fn newest_version(&self) -> u32 {
-        let generations = self.desk.store.backend().generations().await.unwrap_or_default();
-        let of_it = |generation: &&Generation| {
-            (&generation.namespace, &generation.name) == (&self.row.namespace, &self.row.name)
-        };
-        generations.iter().filter(of_it).map(|generation| generation.version).max().unwrap_or(0)
     }
 
     /// Makes what the next rebuild of it begins with; not while this one may still switch.

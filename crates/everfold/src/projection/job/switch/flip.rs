@@ -44,7 +44,8 @@ impl Job {
         if unit.owes(target).await? {
             return Ok(Some(Switched::Behind { by: 1 }));
         }
-        if switch.limits.allow_dead_letters {
+        // What is filled in place has no other to be compared with, and no way back.
+        if switch.limits.allow_dead_letters || self.generation.is_active {
             return Ok(None);
         }
         let source = switch.source.as_deref().map(|source| source.id);
@@ -99,7 +100,7 @@ impl Job {
             unit.lock_gates(false, &gates, switch.limits.fence_timeout).await?;
             reached = unit.highest_position().await?;
         }
-        let mut keep = switch.limits.keep_source;
+        let (mut keep, mut events) = (switch.limits.keep_source, 0);
         if from < reached {
             let highest = unit.highest_position().await?;
             if reached > highest {
@@ -108,14 +109,21 @@ impl Job {
             }
         }
         if from < reached {
-            let most = usize::try_from(within).unwrap_or(usize::MAX);
-            if within == 0 || self.count(unit, from, reached, most).await? > within {
+            let most =
+                switch.limits.fence_events.max(usize::try_from(within).unwrap_or(usize::MAX));
+            let behind = self.count(unit, from, reached, most).await?;
+            if behind > within && (!gates.is_empty() || behind > switch.limits.fence_events as u64)
+            {
                 return Ok(Switched::Behind { by: reached.0 - from.0 });
+            }
+            if behind > within {
+                // The source has passed the mark of then, so all of it can be seen.
+                events = self.apply_tail(unit, switch, rows, reached).await?;
             }
         }
         self.put_source_aside(unit, switch, reached, keep).await?;
         self.show(unit, switch).await?;
-        Ok(Switched::Done { events: 0 })
+        Ok(Switched::Done { events })
     }
 
     /// How many events there are to apply, counted up to one more than `most`.
@@ -168,7 +176,9 @@ impl Job {
         keep: bool,
     ) -> Result<(), ApplyError> {
         let Some(source) = switch.source.as_deref() else { return Ok(()) };
-        if !keep {
+        // One that a rebuild in place has left half filled is nothing to go back to.
+        let half = unit.status(source.id).await? == GenerationStatus::Rebuilding;
+        if !keep || half {
             unit.release_shards(source.id, None).await?;
             return unit.write_status(source.id, GenerationStatus::Retired, None).await;
         }

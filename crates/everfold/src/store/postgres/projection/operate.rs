@@ -28,11 +28,14 @@ const OWING: &str = "SELECT g FROM unnest($1::integer[]) g WHERE EXISTS (\
         SELECT FROM everfold.dead_letters d WHERE d.generation = g AND d.key = s.key)) ORDER BY 1";
 const LIFECYCLE: &str = "SELECT lifecycle FROM everfold.generations WHERE id = $1";
 /// One that readers do not see is not set going again while a rebuild has to do with it: only the
-/// rebuild knows from where.
+/// rebuild knows from where. What readers see, and what is being built, is not retired.
 const CHANGE_STATUS: &str = "UPDATE everfold.generations \
     SET status = $2, reason = $3, status_since = clock_timestamp() \
     WHERE id = $1 AND status = ANY ($4) AND NOT ($2 IN ('kept', 'building') AND EXISTS (\
         SELECT FROM everfold.rebuilds r WHERE r.finished_at IS NULL AND $1 IN (r.source, r.target))) \
+    AND NOT ($2 = 'retired' AND (EXISTS (\
+        SELECT FROM everfold.rebuilds r WHERE r.finished_at IS NULL AND $1 = r.target) \
+        OR EXISTS (SELECT FROM everfold.projections p WHERE p.active_generation = $1))) \
     RETURNING id";
 const LOCK_CHECKPOINTS: &str =
     "SELECT FROM everfold.checkpoints WHERE generation = $1 ORDER BY shard FOR UPDATE";

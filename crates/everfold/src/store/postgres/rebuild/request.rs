@@ -30,7 +30,8 @@ const LIST: &str = concat!(
      WHERE NOT $1 OR r.finished_at IS NULL \
      ORDER BY r.id DESC LIMIT CASE WHEN $1 THEN NULL ELSE $2::bigint END"
 );
-const LOCK_OPEN: &str = "SELECT epoch, flipped_at IS NOT NULL, \
+const LOCK_OPEN: &str = "SELECT epoch, flipped_at IS NOT NULL OR EXISTS (\
+            SELECT FROM everfold.projections p WHERE p.active_generation = target), \
         (owner IS NOT NULL AND expires_at >= clock_timestamp()) IS TRUE \
     FROM everfold.rebuilds WHERE id = $1 AND finished_at IS NULL FOR UPDATE";
 const STEER: &str = "WITH steered AS (UPDATE everfold.rebuilds SET wanted = $2 WHERE id = $1 \
@@ -122,7 +123,10 @@ async fn steer_in(
     let rows = unit.ask(LOCK_OPEN, &[(&rebuild, Type::INT4)]).await?;
     let Some(row) = rows.first() else { return Ok(false) };
     let (epoch, flipped, owned): (i64, bool, bool) = (row.get(0), row.get(1), row.get(2));
-    if wanted == Wanted::Cancel && !flipped && !owned {
+    if wanted == Wanted::Cancel && flipped {
+        return Ok(false);
+    }
+    if wanted == Wanted::Cancel && !owned {
         let figures = RebuildFigures {
             phase: Some(RebuildPhase::Cancelled),
             message: Some(format!("cancelled by {actor}")),

@@ -15,7 +15,12 @@ const LIST_DEAD_LETTERS: &str =
     include_str!("../../../../sql/sqlite/statements/list_dead_letters.sql");
 const CHANGE_STATUS: &str = "UPDATE everfold_generations SET status = ?2, reason = ?3, \
     status_since = strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z' \
-    WHERE id = ?1 AND status IN (SELECT value FROM json_each(?4))";
+    WHERE id = ?1 AND status IN (SELECT value FROM json_each(?4)) \
+    AND NOT (?2 IN ('kept', 'building') AND EXISTS (SELECT 1 FROM everfold_rebuilds r \
+        WHERE r.finished_at IS NULL AND ?1 IN (r.source, r.target))) \
+    AND NOT (?2 = 'retired' AND (EXISTS (SELECT 1 FROM everfold_rebuilds r \
+            WHERE r.finished_at IS NULL AND r.target = ?1) \
+        OR EXISTS (SELECT 1 FROM everfold_projections p WHERE p.active_generation = ?1)))";
 const CLEAR_FAILURES: &str = "UPDATE everfold_checkpoints \
     SET attempts = 0, failure = NULL, epoch = epoch + 1, owner = NULL, expires_at = NULL \
     WHERE generation = ?1";
