@@ -23,6 +23,8 @@ const FIND_PROJECTION: &str =
     "SELECT id FROM everfold_projections WHERE namespace = ?1 AND name = ?2";
 const FIND_OPEN: &str =
     "SELECT id FROM everfold_rebuilds WHERE projection = ?1 AND finished_at IS NULL";
+const RETIRE: &str =
+    "UPDATE everfold_generations SET status = 'retired', reason = NULL WHERE id = ?1";
 const WANT: &str = "UPDATE everfold_rebuilds SET wanted = ?2 WHERE id = ?1 AND finished_at IS NULL";
 
 /// Rebuilds, the newest first.
@@ -154,13 +156,19 @@ pub(super) fn steer(
     wanted: Wanted,
     actor: &str,
 ) -> Result<bool, rusqlite::Error> {
-    if connection.prepare_cached(WANT)?.execute((rebuild, wanted.as_str()))? == 0 {
-        return Ok(false);
-    }
     let Some(row) = find(connection, rebuild)? else { return Ok(false) };
     let is_read =
         connection.prepare_cached(IS_READ)?.query_row([row.target], |row| row.get::<_, bool>(0))?;
-    if wanted == Wanted::Cancel && !row.is_owned && row.flipped_at.is_none() && !is_read {
+    if wanted == Wanted::Cancel && (is_read || row.flipped_at.is_some()) {
+        return Ok(false);
+    }
+    if connection.prepare_cached(WANT)?.execute((rebuild, wanted.as_str()))? == 0 {
+        return Ok(false);
+    }
+    if wanted == Wanted::Cancel && !row.is_owned {
+        if row.kind != RebuildKind::Switch {
+            connection.prepare_cached(RETIRE)?.execute([row.target])?;
+        }
         let figures = RebuildFigures {
             phase: Some(RebuildPhase::Cancelled),
             events_done: row.events_done,
