@@ -70,6 +70,9 @@ impl Store {
         options: RebuildOptions,
     ) -> Result<Rebuild, ProjectionError> {
         let generations = self.generations_of(name).await?;
+        if let Some(target) = self.under_way(name, &generations).await? {
+            return self.switch_to(target, options).await;
+        }
         let active = generations.iter().find(|generation| generation.is_active);
         let newer = |generation: &&Generation| match generation.status {
             GenerationStatus::Building => true,
@@ -96,6 +99,9 @@ impl Store {
         options: RebuildOptions,
     ) -> Result<Rebuild, ProjectionError> {
         let generations = self.generations_of(name).await?;
+        if let Some(target) = self.under_way(name, &generations).await? {
+            return self.switch_to(target, options).await;
+        }
         let kept = |generation: &&Generation| generation.status == GenerationStatus::Kept;
         match generations.iter().rev().find(kept) {
             Some(target) => self.switch_to(target.clone(), options).await,
@@ -104,6 +110,18 @@ impl Store {
                 "has nothing to go back to: no earlier generation is kept".to_owned(),
             )),
         }
+    }
+
+    /// What an open switch goes to: one that was left in the middle is gone on with.
+    async fn under_way(
+        &self,
+        name: &str,
+        generations: &[Generation],
+    ) -> Result<Option<Generation>, ProjectionError> {
+        let open = self.open_rebuild(name).await?;
+        let target = open.filter(|row| row.kind == RebuildKind::Switch).and_then(|row| row.target);
+        let to = |target: i32| generations.iter().find(|generation| generation.id == target);
+        Ok(target.and_then(to).cloned())
     }
 
     async fn switch_to(
