@@ -128,8 +128,7 @@ mod tests {
     #[tokio::test]
     async fn events_beyond_the_bound_are_estimated() {
         let database = TestDatabase::create().await;
-        let mut options = crate::StoreOptions::default();
-        options.migrate = Some(true);
+        let options = crate::StoreOptions { migrate: Some(true), ..crate::StoreOptions::default() };
         let store = Store::open_with(&database.url(), options).await.unwrap();
         let client = database.connect().await;
         let many = format!(
