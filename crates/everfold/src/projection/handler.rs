@@ -154,8 +154,8 @@ pub trait SqliteHandler: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Removes what `set_up` made under names without the prefix, when the generation is dropped.
-    /// Nothing drops a generation yet, so this is not called today.
+    /// Removes what `set_up` made under names without the prefix, when the generation is dropped. What
+    /// has the prefix is dropped by everfold, afterwards.
     fn tear_down(&self, home: &str, connection: &rusqlite::Connection) -> Result<(), HandlerError> {
         let _ = (home, connection);
         Ok(())

@@ -131,7 +131,7 @@ impl Library {
                     written.failed.fetch_add(1, Ordering::Relaxed)
                 }
             };
-            tokio::time::sleep(Duration::from_millis(self.seed.within(5..40))).await;
+            tokio::time::sleep(Duration::from_millis(self.seed.within(10..60))).await;
         }
     }
 }
@@ -162,7 +162,7 @@ impl Plain {
             if matches!(self.habit, Habit::One) {
                 written.took(begun);
             }
-            tokio::time::sleep(Duration::from_millis(self.seed.within(5..40))).await;
+            tokio::time::sleep(Duration::from_millis(self.seed.within(10..60))).await;
         }
     }
 

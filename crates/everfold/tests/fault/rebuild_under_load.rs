@@ -259,7 +259,11 @@ async fn state(truth: &Session) -> String {
     format!("{:?} {:?} {:?}", rows(sql).await, rows(generations).await, rows(sessions).await)
 }
 
+/// One story at a time: each of them keeps the machine busy.
+static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 async fn story(name: &'static str, rounds: usize) {
+    let _turn = TURN.lock().await;
     let told = told(name);
     let database = empty_store().await;
     let url = database.url();
@@ -309,20 +313,20 @@ async fn story(name: &'static str, rounds: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn inline_sql_by_stream() {
-    story("streams", 9).await;
+    story("streams", 6).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn inline_sql_with_keys_across_streams() {
-    story("applied", 9).await;
+    story("applied", 6).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn inline_documents() {
-    story("seen", 6).await;
+    story("seen", 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn catch_up_sql_in_shards() {
-    story("later", 6).await;
+    story("later", 3).await;
 }
