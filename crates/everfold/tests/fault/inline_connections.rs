@@ -306,8 +306,8 @@ async fn appends_over_a_broken_network_are_stored_and_applied_once() {
         let url = scene.database.url_at(scene.proxy.address());
         let impatient = open_with(&url, |options| {
             options.migrate = None;
-            options.request_timeout = Duration::from_millis(2_000);
-            options.connect_timeout = Duration::from_millis(2_000);
+            options.request_timeout = Duration::from_millis(700);
+            options.connect_timeout = Duration::from_millis(700);
         })
         .await;
         for projection in carries.projections() {
