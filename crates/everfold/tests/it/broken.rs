@@ -106,7 +106,7 @@ async fn inline_projection_refuses_appends_under_every_policy(fixture: Fixture) 
 async fn append_names_the_projection_whose_function_or_schema_is_gone() {
     let fixture = Fixture::postgres().await;
     let store = fixture.store().await;
-    let drops = ["DROP FUNCTION {}apply_event", "DROP SCHEMA everfold_2_skips CASCADE"];
+    let drops = ["DROP FUNCTION {}apply_event", "DROP SCHEMA everfold_3_skips CASCADE"];
     for (name, on_error) in &POLICIES[..2] {
         let builder = totals(name, *on_error).events([*name]).inline();
         store.register(builder.build().unwrap()).await.unwrap();

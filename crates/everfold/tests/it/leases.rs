@@ -66,7 +66,8 @@ impl Worker {
     }
 }
 
-/// A store with projections of so many shards; their generations are 1, 2, 3 …
+/// A store with projections of so many shards; their generations are 1, 3, 5 …: behind each is its
+/// spare
 async fn store_with(fixture: &Fixture, shards: &[u32]) -> Store {
     let store = fixture.store().await;
     for (n, shards) in shards.iter().enumerate() {
@@ -119,7 +120,7 @@ async fn shard_in_the_middle_of_a_batch_is_not_taken_and_its_batch_prolongs_the_
 async fn shares_are_even_and_follow_workers_that_come_and_go() {
     let fixture = Fixture::postgres().await;
     let _store = store_with(&fixture, &[8, 2, 1]).await;
-    let all = [1, 2, 3];
+    let all = [1, 3, 5];
     let workers =
         [Worker::new(&fixture).await, Worker::new(&fixture).await, Worker::new(&fixture).await];
     assert_eq!(workers[0].tick(&all).await.len(), 11, "one alone has all");
@@ -154,18 +155,18 @@ async fn only_what_is_carried_and_running_is_taken() {
     let store = store_with(&fixture, &[2, 2]).await;
     let (one, other) = (Worker::new(&fixture).await, Worker::new(&fixture).await);
     assert_eq!(one.tick(&[1]).await.len(), 2);
-    let taken = other.tick(&[1, 2]).await;
-    assert!(taken.iter().all(|lease| lease.0 == 2) && taken.len() == 2, "{taken:?}");
-    let shares = settled(&[one, other], &[1, 2]).await;
+    let taken = other.tick(&[1, 3]).await;
+    assert!(taken.iter().all(|lease| lease.0 == 3) && taken.len() == 2, "{taken:?}");
+    let shares = settled(&[one, other], &[1, 3]).await;
     assert_eq!(shares, [2, 2]);
 
     let worker = Worker::new(&fixture).await;
     store.pause("p0").await.unwrap();
     store.pause("p1").await.unwrap();
-    assert!(worker.tick(&[1, 2]).await.is_empty(), "nothing is run while it is paused");
+    assert!(worker.tick(&[1, 3]).await.is_empty(), "nothing is run while it is paused");
     store.resume("p0").await.unwrap();
     eventually("others see it", std::time::Duration::from_secs(60), async || {
-        worker.tick(&[1, 2]).await.iter().all(|lease| lease.0 == 1)
+        worker.tick(&[1, 3]).await.iter().all(|lease| lease.0 == 1)
     })
     .await;
 }
@@ -187,7 +188,7 @@ async fn ten_workers_at_once_never_share_a_lease() {
                     worker.leave().await;
                     continue;
                 }
-                seen.extend(worker.tick(&[1, 2]).await);
+                seen.extend(worker.tick(&[1, 3]).await);
             }
             (worker, seen)
         }));
@@ -203,7 +204,7 @@ async fn ten_workers_at_once_never_share_a_lease() {
         workers.push(worker);
     }
     assert!(owners.len() > 21, "leases moved: {}", owners.len());
-    let shares = settled(&workers, &[1, 2]).await;
+    let shares = settled(&workers, &[1, 3]).await;
     assert_eq!(shares.iter().sum::<usize>(), 21, "{shares:?}");
     assert!(shares[9] - shares[0] <= 1, "{shares:?}");
 }
