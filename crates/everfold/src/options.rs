@@ -121,6 +121,11 @@ pub struct StoreOptions {
     /// Publish the high-water mark for standbys this often while this store is open. Default:
     /// never.
     pub publish_mark_every: Option<Duration>,
+    /// A new catch-up projection that wants more events than this of those that are there is filled
+    /// as a rebuild fills one, and readers see it from the switch on: 10,000, which a runner applies
+    /// in about a second. With fewer, readers see it grow from the start. Handlers always begin like
+    /// that: whether they take old events for replayed ones must not depend on how many there are.
+    pub backfill_events: u64,
     /// The namespace of projections: lower-case letters, digits and `_`, at most 16. Several
     /// applications in one database keep apart with it. Default: none.
     pub namespace: String,
@@ -154,6 +159,7 @@ impl Default for StoreOptions {
             poll_max: Duration::from_millis(500),
             notify: true,
             publish_mark_every: None,
+            backfill_events: 10_000,
             namespace: String::new(),
             pooler: Pooler::Detect,
             durability: Durability::Full,

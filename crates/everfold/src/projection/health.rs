@@ -9,7 +9,7 @@ use super::generation::GenerationStatus;
 use super::status::{ProjectionStatus, Trend, counted};
 use crate::diagnosis::{Finding, MarkHolder, Severity};
 use crate::error::ProjectionError;
-use crate::rebuild::RebuildProgress;
+use crate::rebuild::{RebuildPhase, RebuildProgress};
 use crate::store::Store;
 
 /// When something counts as a problem. What a projection's own settings say comes first.
@@ -63,10 +63,9 @@ impl Store {
     ) -> Result<Vec<HealthProblem>, ProjectionError> {
         let mut problems = Vec::new();
         let projections = self.projections().await?;
-        for status in &projections {
-            check_projection(status, options, &mut problems);
-        }
-        problems.extend(self.rebuilds().await?.iter().filter_map(check_rebuild));
+        let rebuilds = self.rebuilds().await?;
+        check_projections(&projections, &rebuilds, options, &mut problems);
+        problems.extend(rebuilds.iter().filter_map(check_rebuild));
         // Whoever reads events waits for the mark, also where there are no projections.
         let heads = self.backend().heads().await?;
         if heads.mark < heads.highest {
@@ -92,10 +91,9 @@ impl Store {
             }
         };
         let mut problems = Vec::new();
-        for status in &projections {
-            check_projection(status, &HealthOptions::default(), &mut problems);
-        }
-        problems.extend(self.rebuilds().await.unwrap_or_default().iter().filter_map(check_rebuild));
+        let rebuilds = self.rebuilds().await.unwrap_or_default();
+        check_projections(&projections, &rebuilds, &HealthOptions::default(), &mut problems);
+        problems.extend(rebuilds.iter().filter_map(check_rebuild));
         if problems.is_empty() {
             let message = match projections.len() {
                 0 => "none are registered".to_owned(),
@@ -125,6 +123,32 @@ impl HealthProblem {
     }
 }
 
+fn check_projections(
+    all: &[ProjectionStatus],
+    rebuilds: &[RebuildProgress],
+    options: &HealthOptions,
+    problems: &mut Vec<HealthProblem>,
+) {
+    for status in all {
+        let ProjectionStatus { name, version, .. } = status;
+        let is_read = all.iter().any(|other| other.name == *name && other.active);
+        if status.status != GenerationStatus::Building
+            || (is_read && status.lifecycle == Lifecycle::CatchUp)
+        {
+            check_projection(status, options, problems);
+            continue;
+        }
+        // The newest is first.
+        let fill = rebuilds.iter().find(|row| row.name == *name && row.version == *version);
+        let failed = fill.is_some_and(|fill| !is_read && fill.phase == RebuildPhase::Failed);
+        let severity = if failed { Severity::Problem } else { Severity::Warning };
+        let reason = status.reason.as_deref().unwrap_or("it waits for its backfill");
+        let message = format!("it cannot be read yet: {reason}");
+        let (projection, check) = (Some(name.clone()), "building");
+        problems.push(HealthProblem { projection, check, severity, message });
+    }
+}
+
 fn check_projection(
     status: &ProjectionStatus,
     options: &HealthOptions,
@@ -149,13 +173,6 @@ fn check_projection(
         let reason = status.reason.as_deref().unwrap_or("it is paused");
         let message = format!("{reason}; `everfold resume {}` goes on with it", status.name);
         add("paused", Severity::Warning, message);
-    }
-    let waits_for_backfill =
-        status.status == GenerationStatus::Building && status.lifecycle == Lifecycle::Inline;
-    if waits_for_backfill {
-        let reason = status.reason.as_deref().unwrap_or("it waits for its backfill");
-        add("building", Severity::Warning, format!("it cannot be read yet: {reason}"));
-        return;
     }
     let lag = counted(status.lag_events, "event");
     let lag = format!("{:.0} s and {lag} behind", status.lag_seconds);

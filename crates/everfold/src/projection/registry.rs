@@ -13,6 +13,7 @@ use super::operator::operator;
 use super::projector::Projector;
 use crate::Position;
 use crate::error::{ProjectionError, StoreErrorKind};
+use crate::rebuild::fill::unfilled;
 use crate::rebuild::replay::is_as_of;
 use crate::store::{Carried, Registration, StatusChange, Store, StoreKind};
 
@@ -236,10 +237,13 @@ impl Store {
         let mut changed = false;
         let from = vec![GenerationStatus::Active, GenerationStatus::Building];
         let open = self.backend().rebuilds(true, usize::MAX).await?;
-        for generation in self.generations_of(name).await? {
-            let is_built = open.iter().any(|row| row.target == Some(generation.id));
+        let generations = self.generations_of(name).await?;
+        let unfilled = unfilled(generations.iter());
+        for generation in generations {
             // What is being built is paused with its rebuild.
-            if !from.contains(&generation.status) || waits_for_backfill(&generation) || is_built {
+            let is_built = open.iter().any(|row| row.target == Some(generation.id));
+            let waits = unfilled.contains(&generation.id) || waits_for_rebuild(&generation);
+            if !from.contains(&generation.status) || waits || is_built {
                 continue;
             }
             let reason = Some(format!("paused by {}", operator()));
@@ -326,13 +330,12 @@ impl Store {
     }
 }
 
-/// An inline generation on a store that had events: nobody feeds it until it is filled, so there is
-/// nothing to pause.
-fn waits_for_backfill(generation: &Generation) -> bool {
+/// An inline generation that nobody feeds before a rebuild does, so that there is nothing to pause.
+fn waits_for_rebuild(generation: &Generation) -> bool {
     generation.status == GenerationStatus::Building && generation.lifecycle == Lifecycle::Inline
 }
 
-/// Why a new inline generation on a store with events is not active.
+/// Why a new generation on a store with events is not active.
 pub(crate) fn needs_backfill(name: &str) -> String {
     format!(
         "the store has events already; a runner that carries it (`everfold run`), or `everfold rebuild \

@@ -1,5 +1,7 @@
 //! Where projections stand, for people and for programs.
 
+use std::collections::HashMap;
+
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -10,6 +12,7 @@ use super::generation::{
 use super::registry::past_the_end;
 use crate::Position;
 use crate::error::ProjectionError;
+use crate::rebuild::fill::unfilled;
 use crate::store::{Heads, Store};
 
 /// A projection as it stands at one moment. There is one for each generation that is not retired: a
@@ -137,7 +140,7 @@ impl Store {
     /// # Errors
     /// If the database refuses or cannot be reached.
     pub async fn projections(&self) -> Result<Vec<ProjectionStatus>, ProjectionError> {
-        let states = self.backend().states().await?;
+        let states = self.with_fills(self.backend().states().await?).await?;
         let heads = self.backend().heads().await?;
         let namespace = &self.options().namespace;
         let here = states.into_iter().filter(|state| state.generation.namespace == *namespace);
@@ -156,6 +159,38 @@ impl Store {
             Some((_, index)) => Ok(all.swap_remove(index)),
             None => Err(super::registry::unknown(name, all.iter().map(|s| s.name.as_str()))),
         }
+    }
+}
+
+impl Store {
+    /// Of a projection that waits for its first fill there is one in the registry, and one that is
+    /// filled: the latter counts. What became of a fill that did not end well is said.
+    async fn with_fills(
+        &self,
+        mut states: Vec<GenerationState>,
+    ) -> Result<Vec<GenerationState>, ProjectionError> {
+        let unfilled = unfilled(states.iter().map(|state| &state.generation));
+        if unfilled.is_empty() {
+            return Ok(states);
+        }
+        let fills = self.fills().await?;
+        let mut newest: HashMap<(String, String, u32), i32> = HashMap::new();
+        let identity = |g: &Generation| (g.namespace.clone(), g.name.clone(), g.version);
+        for GenerationState { generation, .. } in &mut states {
+            if !unfilled.contains(&generation.id) {
+                continue;
+            }
+            if let Some(left_alone) = fills.left_alone(generation) {
+                generation.reason = Some(left_alone.reason);
+            }
+            // In the order of their ids.
+            newest.insert(identity(generation), generation.id);
+        }
+        states.retain(|GenerationState { generation, .. }| {
+            !unfilled.contains(&generation.id)
+                || newest.get(&identity(generation)) == Some(&generation.id)
+        });
+        Ok(states)
     }
 }
 

@@ -13,6 +13,7 @@
 mod compare;
 mod drain;
 pub(crate) mod driver;
+pub(crate) mod fill;
 pub(crate) mod folding;
 mod handle;
 pub(crate) mod holding;

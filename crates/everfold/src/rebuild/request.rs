@@ -280,16 +280,7 @@ impl Store {
         options: StoredOptions,
     ) -> Result<Rebuild, ProjectionError> {
         self.check_somebody_can(&wanted, target).await?;
-        let request = RebuildRequest {
-            namespace: wanted.namespace.clone(),
-            name: wanted.name.clone(),
-            kind,
-            version: wanted.version,
-            definition_hash: wanted.definition_hash.clone(),
-            target,
-            options,
-            requested_by: operator(),
-        };
+        let request = RebuildRequest::of(&wanted, kind, target, options);
         let (row, joined) = self.backend().request_rebuild(request).await?;
         if joined && (row.kind != kind || row.version != wanted.version) {
             let message = format!(

@@ -7,6 +7,8 @@ use super::compare::Comparison;
 use super::options::RebuildOptions;
 use crate::Position;
 use crate::projection::definition::stored_word;
+use crate::projection::generation::Generation;
+use crate::projection::operator::operator;
 
 /// What a rebuild does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
@@ -173,7 +175,31 @@ pub(crate) struct RebuildRequest {
     /// The generation to go on with or to switch to; `None`: a new one is made.
     pub(crate) target: Option<i32>,
     pub(crate) options: StoredOptions,
+    /// Only if readers see no version of it.
+    pub(crate) first: bool,
     pub(crate) requested_by: String,
+}
+
+impl RebuildRequest {
+    /// A rebuild to what a generation is.
+    pub(crate) fn of(
+        wanted: &Generation,
+        kind: RebuildKind,
+        target: Option<i32>,
+        options: StoredOptions,
+    ) -> Self {
+        RebuildRequest {
+            namespace: wanted.namespace.clone(),
+            name: wanted.name.clone(),
+            kind,
+            version: wanted.version,
+            definition_hash: wanted.definition_hash.clone(),
+            target,
+            options,
+            first: false,
+            requested_by: operator(),
+        }
+    }
 }
 
 /// The right to work on a rebuild, until somebody else takes it: then the epoch is another.

@@ -97,10 +97,15 @@ impl Context {
     /// A failure counts until the projection is run again.
     pub(super) fn failed(&self, generation: &Generation, reason: String) {
         let (projection, version) = (generation.name.clone(), generation.version);
-        tracing::error!(projection, version, reason, "a projection has failed");
+        let failure = RunnerFailure { projection, version, reason };
         let mut failures = self.failures.lock().expect("nothing panics with this locked");
-        failures.retain(|known| known.projection != projection || known.version != version);
-        failures.push(RunnerFailure { projection, version, reason });
+        if failures.contains(&failure) {
+            return;
+        }
+        let RunnerFailure { projection, version, reason } = &failure;
+        tracing::error!(projection, version, reason, "a projection has failed");
+        failures.retain(|known| known.projection != *projection || known.version != *version);
+        failures.push(failure);
     }
 
     pub(super) fn runs_again(&self, generation: &Generation) {

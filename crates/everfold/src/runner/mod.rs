@@ -28,9 +28,9 @@ use tokio_util::sync::CancellationToken;
 use crate::error::ProjectionError;
 use crate::projection::Projection;
 use crate::projection::definition::ProjectionKind;
-use crate::projection::generation::GenerationStatus;
 use crate::projection::projector::Projector;
 use crate::projection::registry::unknown;
+use crate::rebuild::fill::unfilled;
 use crate::store::Store;
 use context::{Context, Identity};
 use worker::Worker;
@@ -106,12 +106,14 @@ impl Runner {
             let projector = projection.projector.clone();
             let generation = self.store.register_generation(projection).await?.generation;
             given.insert(Identity::of(&generation), projector);
-            if generation.status == GenerationStatus::Building {
-                rebuilds::fill_first(&self.store, &generation).await?;
+            let all = self.store.generations_of(&generation.name).await?;
+            if unfilled(all.iter()).contains(&generation.id) {
+                // What is left to an operator is told by the worker.
+                self.store.ask_for_fill(&generation).await?;
             }
             // Readers go on to see an older version while this one is built beside it, and the
             // database has its SQL: it must not stand still where only the new files are.
-            for older in self.store.generations_of(&generation.name).await? {
+            for older in all {
                 if older.is_active && older.kind == ProjectionKind::Sql {
                     given.entry(Identity::of(&older)).or_insert(Projector::Sql);
                 }

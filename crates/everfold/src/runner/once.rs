@@ -11,6 +11,7 @@ use crate::error::{ProjectionError, StoreError};
 use crate::projection::definition::Lifecycle;
 use crate::projection::generation::{Generation, GenerationState, GenerationStatus, ShardState};
 use crate::projection::registry::past_the_end;
+use crate::rebuild::fill::unfilled;
 use crate::rebuild::row::Wanted;
 
 /// First pause between two looks; it doubles while nothing happens.
@@ -70,32 +71,39 @@ impl RunnerHandle {
     /// Whether a projection of this runner has something to do up to the mark.
     async fn behind(&self, mark: Position) -> Result<Behind, StoreError> {
         let given: HashSet<&Identity> = self.context.given.keys().collect();
-        let states = self.context.store.backend().states().await?;
-        // Later than the checkpoints, which are never past it.
-        let highest = self.context.store.backend().heads().await?.highest;
+        // Earlier than the checkpoints: what it switches to is among them.
         let open = open_here(&self.context).await?;
         if self.context.options.rebuilds > 0 && open.iter().any(|row| row.wanted == Wanted::Run) {
             return Ok(Behind::Some);
         }
+        let states = self.context.store.backend().states().await?;
+        // Later than the checkpoints, which are never past it.
+        let highest = self.context.store.backend().heads().await?.highest;
         let (mut failed, mut owing) = (None, Vec::new());
+        let unfilled = unfilled(states.iter().map(|state| &state.generation));
         for state in states {
             if !given.contains(&Identity::of(&state.generation)) {
                 continue;
             }
             match state.generation.status {
+                // Nobody is to work on its first fill now, or the last one has failed.
+                _ if unfilled.contains(&state.generation.id) => {
+                    let left = self.context.store.fills().await?.left_alone(&state.generation);
+                    if let Some(left) = left.filter(|left| left.failed) {
+                        failed.get_or_insert(has_failed(&state, left.reason));
+                    }
+                }
                 GenerationStatus::Paused | GenerationStatus::Retired | GenerationStatus::Spare => {}
                 GenerationStatus::Failed => {
-                    let projection = state.generation.name.clone();
                     let reason = state.generation.reason.clone().unwrap_or_default();
-                    failed.get_or_insert(ProjectionError::Failed { projection, reason });
+                    failed.get_or_insert(has_failed(&state, reason));
                 }
                 // The worker sees it at its next heartbeat, and stops the projection.
                 _ if is_ahead(&state, highest) => return Ok(Behind::Some),
                 _ if is_behind(&state, mark) => match self.context.refusal(state.generation.id) {
                     Some(refusal) => {
-                        let projection = state.generation.name.clone();
                         let reason = format!("the database: {refusal}");
-                        failed.get_or_insert(ProjectionError::Failed { projection, reason });
+                        failed.get_or_insert(has_failed(&state, reason));
                     }
                     None => return Ok(Behind::Some),
                 },
@@ -114,6 +122,10 @@ impl RunnerHandle {
 enum Behind {
     Some,
     None { failed: Option<ProjectionError> },
+}
+
+fn has_failed(state: &GenerationState, reason: String) -> ProjectionError {
+    ProjectionError::Failed { projection: state.generation.name.clone(), reason }
 }
 
 fn is_ahead(state: &GenerationState, highest: Position) -> bool {

@@ -10,8 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::context::{Context, Identity};
 use crate::error::StoreError;
 use crate::projection::generation::Generation;
-use crate::rebuild::row::{RebuildKind, RebuildRequest, RebuildRow, StoredOptions, Wanted};
-use crate::store::Store;
+use crate::rebuild::row::{RebuildRow, Wanted};
 
 /// Rebuilds under way in this runner.
 pub(super) struct Rebuilds {
@@ -26,8 +25,15 @@ impl Rebuilds {
         Rebuilds { context, stop, tasks: JoinSet::new(), ids: HashSet::new() }
     }
 
-    /// Takes up what nobody works on, as far as the code is here and there is room.
-    pub(super) async fn look(&mut self) -> Result<(), StoreError> {
+    /// Asks for the first fills of projections that wait for one, and takes up what nobody works on,
+    /// as far as the code is here and there is room.
+    pub(super) async fn look(&mut self, unfilled: Vec<Generation>) -> Result<(), StoreError> {
+        for generation in unfilled {
+            let left_alone = self.context.store.ask_for_fill(&generation).await?;
+            if let Some(left_alone) = left_alone.filter(|left_alone| left_alone.failed) {
+                self.context.failed(&generation, left_alone.reason);
+            }
+        }
         while let Some(ended) = self.tasks.try_join_next() {
             match ended {
                 Ok(id) => drop(self.ids.remove(&id)),
@@ -70,27 +76,4 @@ pub(super) async fn open_here(context: &Context) -> Result<Vec<RebuildRow>, Stor
     let mut open = context.store.backend().rebuilds(true, usize::MAX).await?;
     open.retain(|row| context.given.contains_key(&Identity::of_rebuild(row)));
     Ok(open)
-}
-
-/// A projection that readers have not seen in any version is filled without being asked: there is
-/// nobody who could be disturbed.
-pub(super) async fn fill_first(store: &Store, generation: &Generation) -> Result<(), StoreError> {
-    let generations = store.backend().generations().await?;
-    let of_it = |other: &&Generation| {
-        (&other.namespace, &other.name) == (&generation.namespace, &generation.name)
-    };
-    if generations.iter().filter(of_it).any(|other| other.is_active) {
-        return Ok(());
-    }
-    let request = RebuildRequest {
-        namespace: generation.namespace.clone(),
-        name: generation.name.clone(),
-        kind: RebuildKind::Beside,
-        version: generation.version,
-        definition_hash: generation.definition_hash.clone(),
-        target: None,
-        options: StoredOptions::default(),
-        requested_by: crate::projection::operator::operator(),
-    };
-    store.backend().request_rebuild(request).await.map(drop)
 }

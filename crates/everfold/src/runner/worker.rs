@@ -19,6 +19,7 @@ use crate::error::{ProjectionError, StoreError, StoreErrorKind};
 use crate::projection::document::panic_message;
 use crate::projection::generation::{Generation, GenerationStatus, Lease, ShardId};
 use crate::projection::registry::past_the_end;
+use crate::rebuild::fill::unfilled;
 use crate::store::{StatusChange, Tick, jitter};
 
 /// How often old rows of the logs are deleted, and generations seen to.
@@ -122,6 +123,7 @@ impl Worker {
         let context = Arc::clone(&self.context);
         let backend = context.store.backend();
         let generations = backend.generations().await?;
+        let unfilled = self.unfilled_here(&generations);
         self.runnable = generations.into_iter().filter_map(|g| self.runnable_of(g)).collect();
         let mut carries: Vec<i32> = self.runnable.keys().copied().collect();
         carries.sort_unstable();
@@ -150,7 +152,7 @@ impl Worker {
         if !carries.is_empty() {
             self.retry_wanted(carries).await?;
         }
-        self.rebuilds.look().await?;
+        self.rebuilds.look(unfilled).await?;
         self.schedule.look(self.led());
         // At once the first time: a runner that a scheduler starts does not live for long.
         if self.pruned.is_none_or(|pruned| pruned.elapsed() >= PRUNE_EVERY) {
@@ -158,6 +160,15 @@ impl Worker {
             self.prune();
         }
         Ok(())
+    }
+
+    /// Generations whose code is here that wait for a first fill.
+    fn unfilled_here(&self, generations: &[Generation]) -> Vec<Generation> {
+        let unfilled = unfilled(generations.iter());
+        let waits = generations.iter().filter(|generation| unfilled.contains(&generation.id));
+        let given =
+            |generation: &&Generation| self.context.given.contains_key(&Identity::of(generation));
+        waits.filter(given).cloned().collect()
     }
 
     /// Generations whose first shards are run here.

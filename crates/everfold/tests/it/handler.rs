@@ -25,6 +25,7 @@ on_every_store! {
     events_behind_a_dead_letter_wait_and_other_keys_go_on,
     inline_handler_writes_with_the_append_or_not_at_all,
     handler_of_a_version_that_is_built_beside_knows_it_is_replayed,
+    handler_of_a_new_projection_is_no_replay_however_many_events_there_are,
     handler_for_the_other_store_is_refused,
     set_up_that_fails_registers_nothing,
 }
@@ -291,6 +292,15 @@ async fn handler_of_a_version_that_is_built_beside_knows_it_is_replayed(fixture:
     assert_eq!(*second.replays.lock().unwrap(), [true, true]);
     // Readers see the first one.
     assert_eq!(totals(&fixture).await, [[json!("a"), json!(3), json!(2)]]);
+}
+
+async fn handler_of_a_new_projection_is_no_replay_however_many_events_there_are(fixture: Fixture) {
+    let store = fixture.store_with(|options| options.backfill_events = 1).await;
+    append(&store, "a", [added(1), added(2), added(3)]).await;
+    let handler = Totals::default();
+    caught_up(&store, &on(&fixture, "totals", handler.clone()).build().unwrap()).await;
+    assert_eq!(*handler.replays.lock().unwrap(), [false, false, false]);
+    assert!(store.rebuilds().await.unwrap().is_empty());
 }
 
 async fn handler_for_the_other_store_is_refused(fixture: Fixture) {

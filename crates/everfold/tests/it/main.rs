@@ -14,6 +14,7 @@ mod dead_letters;
 mod decider;
 mod document;
 mod doors;
+mod first_fill;
 mod follow;
 mod handler;
 mod hanging;

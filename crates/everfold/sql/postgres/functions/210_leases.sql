@@ -6,11 +6,13 @@
 
 -- Generations whose shards are to be run: fed behind the appends, or inline with skips to be settled.
 -- Inline ones that are being built are left to rebuilds, and so are those that are filled in place: only
--- the rebuild knows what they hold.
-CREATE OR REPLACE FUNCTION everfold.is_run(status text, lifecycle text) RETURNS boolean
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+-- the rebuild knows what they hold. So are those of projections that readers see no version of.
+CREATE OR REPLACE FUNCTION everfold.is_run(status text, lifecycle text, projection integer) RETURNS boolean
+LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT $1 OPERATOR(pg_catalog.=) ANY ('{active,kept}'::pg_catalog.text[])
-        OR ($1 OPERATOR(pg_catalog.=) 'building' AND $2 OPERATOR(pg_catalog.=) 'catch-up')
+        OR ($1 OPERATOR(pg_catalog.=) 'building' AND $2 OPERATOR(pg_catalog.=) 'catch-up'
+            AND EXISTS (SELECT FROM everfold.projections p
+                         WHERE p.id OPERATOR(pg_catalog.=) $3 AND p.active_generation IS NOT NULL))
 $$;
 
 -- Whether a rebuild that has not switched readers over yet works on a generation: its shards are the
@@ -64,7 +66,7 @@ BEGIN
     UPDATE everfold.checkpoints u SET owner = NULL, expires_at = NULL
       FROM (SELECT c.generation, c.shard FROM everfold.checkpoints c
               JOIN everfold.generations g ON g.id = c.generation
-             WHERE c.owner = $1 AND NOT (g.id = ANY ($3) AND everfold.is_run(g.status, g.lifecycle))
+             WHERE c.owner = $1 AND NOT (g.id = ANY ($3) AND everfold.is_run(g.status, g.lifecycle, g.projection))
                AND NOT everfold.is_rebuilt(g.id)
                FOR UPDATE OF c SKIP LOCKED) mine
      WHERE u.generation = mine.generation AND u.shard = mine.shard;
@@ -81,7 +83,7 @@ BEGIN
              CROSS JOIN LATERAL (SELECT array_agg(w.id ORDER BY w.id) AS workers
                                    FROM everfold.workers w
                                   WHERE g.id = ANY (w.carries) AND w.expires_at >= clock_timestamp()) w
-             WHERE g.id = ANY ($3) AND everfold.is_run(g.status, g.lifecycle)
+             WHERE g.id = ANY ($3) AND everfold.is_run(g.status, g.lifecycle, g.projection)
                AND NOT everfold.is_rebuilt(g.id)
         ), pools AS (
             SELECT min(c.id) AS first, array_agg(c.id) AS generations, c.workers
@@ -139,7 +141,7 @@ BEGIN
     RETURN QUERY
         SELECT c.generation, c.shard, c.epoch, c.position
           FROM everfold.checkpoints c JOIN everfold.generations g ON g.id = c.generation
-         WHERE c.owner = $1 AND g.id = ANY ($3) AND everfold.is_run(g.status, g.lifecycle)
+         WHERE c.owner = $1 AND g.id = ANY ($3) AND everfold.is_run(g.status, g.lifecycle, g.projection)
            AND NOT everfold.is_rebuilt(g.id)
            AND (c.generation, c.shard) NOT IN (SELECT s.g, s.s FROM unnest(surplus, surplus_shards) AS s(g, s))
          ORDER BY c.generation, c.shard;

@@ -14,7 +14,7 @@ DECLARE
 BEGIN
     SELECT g.id, g.lifecycle, g.status, g.reason, g.id = p.active_generation AS is_active INTO g
       FROM everfold.projections p JOIN everfold.generations g ON g.projection = p.id
-     WHERE p.name = $1 AND p.namespace = $2
+     WHERE p.name = $1 AND p.namespace = $2 AND g.status NOT IN ('retired', 'spare')
      ORDER BY g.id = p.active_generation DESC NULLS LAST, g.id DESC LIMIT 1;
     IF NOT FOUND THEN
         RETURN;
@@ -61,12 +61,12 @@ BEGIN
             USING ERRCODE = 'EF003', HINT = 'give the last position that an append returned';
     END IF;
     LOOP
-        SELECT r.position, r.owed INTO reach FROM everfold.projection_reach($1, coalesce($4, ''), $2) r;
+        SELECT r.position, r.owed, r.status INTO reach FROM everfold.projection_reach($1, coalesce($4, ''), $2) r;
         IF NOT FOUND THEN
             RAISE EXCEPTION 'there is no projection "%"%', $1,
                 CASE WHEN coalesce($4, '') = '' THEN '' ELSE format(' in namespace "%s"', $4) END
                 USING ERRCODE = 'EF020', HINT = 'see everfold.projection_status() for those there are';
-        ELSIF reach.position >= $2 AND reach.owed = 0 THEN
+        ELSIF reach.position >= $2 AND reach.owed = 0 AND reach.status <> 'building' THEN
             RETURN true;
         ELSIF clock_timestamp() >= deadline THEN
             RETURN false;

@@ -77,6 +77,13 @@ fn create(definition: &Definition) -> What {
     (PlannedAction::Create, message.to_owned(), command)
 }
 
+/// A new catch-up projection with many events before it.
+pub(super) fn filled_first(name: &str) -> (String, Option<String>) {
+    let message = "new: filled with the events there are before readers see it, by `everfold run` too, \
+         and active from the switch on";
+    (message.to_owned(), rebuild_command(name))
+}
+
 /// This version is registered: is it the same, and do readers see it?
 fn registered(definition: &Definition, same: &Generation, found: &Found, store: StoreKind) -> What {
     let stored = found.facts_of(same.id).map(|facts| facts.definition.clone()).unwrap_or_default();

@@ -158,6 +158,13 @@ impl Store {
                 let types = projection.definition.event_types.clone();
                 let events = self.backend().count_events(types).await?;
                 let kind = projection.definition.kind();
+                if change.action == PlannedAction::Create
+                    && change.lifecycle == Lifecycle::CatchUp
+                    && kind != ProjectionKind::Handler
+                    && events.number > self.options().backfill_events
+                {
+                    (change.message, change.command) = decide::filled_first(&name);
+                }
                 seen.rates.estimate(&mut change, events, kind, self.kind());
             }
             changes.push(change);

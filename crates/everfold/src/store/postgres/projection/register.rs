@@ -17,7 +17,7 @@ use crate::error::{ProjectionError, StoreError, StoreErrorKind};
 use crate::options::StoreOptions;
 use crate::projection::Projection;
 use crate::projection::builder::check;
-use crate::projection::definition::{Body, Definition, Lifecycle};
+use crate::projection::definition::{Body, Definition, Lifecycle, ProjectionKind};
 use crate::projection::differences;
 use crate::projection::generation::{Generation, GenerationStatus};
 use crate::projection::operator::operator;
@@ -43,6 +43,7 @@ const FIND_PROJECTION: &str =
 const INSERT_PROJECTION: &str =
     "INSERT INTO everfold.projections (namespace, name) VALUES ($1, $2) RETURNING id";
 const INSERT_GENERATION: &str = statement!("insert_generation");
+const COUNT_WANTED: &str = statement!("count_wanted_up_to");
 const COMPLETE_GENERATION: &str = statement!("complete_generation");
 /// Of all generations of the same version: a switch between them changes no settings.
 const CHANGE_SETTINGS: &str = "WITH changed AS (UPDATE everfold.generations g \
@@ -168,7 +169,7 @@ async fn try_register(
 ) -> Result<Registration, ProjectionError> {
     let mut connection = connections.get().await?;
     let mut unit = begin(&mut connection, options, TIMEOUTS).await?;
-    let outcome = register_in(&mut unit, projection).await;
+    let outcome = register_in(&mut unit, projection, options.backfill_events).await;
     let (outcome, end) = finish(unit, outcome).await;
     end.settle(&connection);
     outcome
@@ -177,6 +178,7 @@ async fn try_register(
 async fn register_in(
     unit: &mut PostgresUnit<'_>,
     projection: &Projection,
+    backfill_events: u64,
 ) -> Result<Registration, ProjectionError> {
     let definition = &projection.definition;
     let known = known_versions(unit, definition).await?;
@@ -185,7 +187,7 @@ async fn register_in(
             change_settings(unit, definition, same).await?;
             (same.id, false)
         }
-        None => (create(unit, projection, known.first()).await?, true),
+        None => (create(unit, projection, known.first(), backfill_events).await?, true),
     };
     Ok(Registration { generation: find(unit, id).await?, created })
 }
@@ -258,10 +260,11 @@ async fn create(
     unit: &mut PostgresUnit<'_>,
     projection: &Projection,
     newest: Option<&Known>,
+    backfill_events: u64,
 ) -> Result<i32, ProjectionError> {
     let definition = &projection.definition;
     let made = make(unit, projection, Indexes::Now).await?;
-    let (status, reason) = first_status(unit, definition, newest).await?;
+    let (status, reason) = first_status(unit, definition, newest, backfill_events).await?;
     if status == GenerationStatus::Active {
         let (home, roles) = (&made.home, &made.roles);
         let mut making = Making { unit, projection, home, roles, indexes: Indexes::Now };
@@ -373,7 +376,8 @@ async fn is_read(unit: &mut PostgresUnit<'_>, definition: &Definition) -> Result
 
 /// Nothing is ever silently active: an inline generation has to begin with the log, and a later
 /// version takes over by a promotion only. Where there is nothing to take over from, because no
-/// version has ever been active, a catch-up one begins like that of a new projection.
+/// version has ever been active, a catch-up one begins like that of a new projection: readers see it
+/// from the start, unless it has many events before it.
 ///
 /// For an inline one the registry gate is held from here to the end: every append that did not see
 /// the generation has ended, and its events can be seen.
@@ -381,6 +385,7 @@ async fn first_status(
     unit: &mut PostgresUnit<'_>,
     definition: &Definition,
     newest: Option<&Known>,
+    backfill_events: u64,
 ) -> Result<(GenerationStatus, Option<String>), StoreError> {
     let Definition { name, version, .. } = definition;
     let inline = definition.lifecycle == Lifecycle::Inline;
@@ -393,15 +398,26 @@ async fn first_status(
         let reason = built_beside(name, *version, *newest);
         return Ok((GenerationStatus::Building, Some(reason)));
     }
-    let has_events = match inline {
-        true => {
-            let rows = unit.ask("SELECT EXISTS (SELECT FROM everfold.events)", &[]).await?;
-            rows.first().is_some_and(|row| row.get(0))
+    let (types, most) = match definition.lifecycle {
+        Lifecycle::Inline => (None, 0),
+        Lifecycle::CatchUp if definition.kind() == ProjectionKind::Handler => {
+            return Ok((GenerationStatus::Active, None));
         }
-        false => false,
+        Lifecycle::CatchUp => (definition.event_types.as_ref(), backfill_events),
     };
-    if !has_events {
+    if !has_more_than(unit, types, most).await? {
         return Ok((GenerationStatus::Active, None));
     }
     Ok((GenerationStatus::Building, Some(needs_backfill(name))))
+}
+
+async fn has_more_than(
+    unit: &mut PostgresUnit<'_>,
+    types: Option<&Vec<String>>,
+    most: u64,
+) -> Result<bool, StoreError> {
+    let most = i64::try_from(most).unwrap_or(i64::MAX - 1);
+    let params: [Param<'_>; 2] = [(&types, Type::TEXT_ARRAY), (&(most + 1), Type::INT8)];
+    let rows = unit.ask(COUNT_WANTED, &params).await?;
+    Ok(rows.first().is_some_and(|row| row.get::<_, i64>(0) > most))
 }

@@ -68,7 +68,7 @@ async fn request_in(
         .map_err(|error| StoreError::new(StoreErrorKind::Other, error.to_string()))?;
     let options = JsonText::new(&options);
     let version = i32::try_from(request.version).unwrap_or(i32::MAX);
-    let params: [Param<'_>; 7] = [
+    let params: [Param<'_>; 8] = [
         (&projection, Type::INT4),
         (&request.kind.as_str(), Type::TEXT),
         (&version, Type::INT4),
@@ -76,14 +76,18 @@ async fn request_in(
         (&request.target, Type::INT4),
         (&options, Type::JSONB),
         (&request.requested_by, Type::TEXT),
+        (&request.first, Type::BOOL),
     ];
     let is_new = !unit.ask(REQUEST, &params).await?.is_empty();
     let rows = unit.ask(FIND, &[(&projection, Type::INT4)]).await?;
     let Some(row) = rows.first() else {
-        let message = format!(
-            "generation {} of projection \"{name}\" is gone or being removed; ask again for another",
-            request.target.unwrap_or_default()
-        );
+        let message = match request.target {
+            Some(target) => format!(
+                "generation {target} of projection \"{name}\" is gone or being removed; ask again for \
+                 another"
+            ),
+            None => format!("readers see a version of projection \"{name}\" already"),
+        };
         return Err(StoreError::new(StoreErrorKind::Missing, message));
     };
     Ok((rebuild(row)?, !is_new))

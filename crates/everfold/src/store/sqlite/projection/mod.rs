@@ -126,10 +126,10 @@ impl ProjectionBackend for SqliteStore {
         &self,
         projection: Projection,
     ) -> BoxFuture<'_, Result<Registration, ProjectionError>> {
-        let patience = self.options.request_timeout;
+        let StoreOptions { request_timeout: patience, backfill_events, .. } = *self.options;
         let work = move |connection: &Connection| {
             in_transaction(connection, patience, |connection| {
-                register::register(connection, &projection)
+                register::register(connection, &projection, backfill_events)
             })
         };
         async move { self.writer.run(work).await? }.boxed()

@@ -11,13 +11,12 @@ use super::unit::record;
 use crate::error::{ProjectionError, StoreError, StoreErrorKind};
 use crate::projection::Projection;
 use crate::projection::builder::check;
-use crate::projection::definition::{Body, Definition, Lifecycle};
+use crate::projection::definition::{Body, Definition, Lifecycle, ProjectionKind};
 use crate::projection::differences;
 use crate::projection::generation::{Generation, GenerationStatus, SystemMessage};
 use crate::projection::operator::operator;
 use crate::projection::registry::{built_beside, needs_backfill};
 use crate::store::sqlite::error::store_error;
-use crate::store::sqlite::read::high_water_mark;
 use crate::store::{Registration, StoreKind};
 
 const FIND_PROJECTION: &str =
@@ -37,6 +36,11 @@ const CHANGE_SETTINGS: &str = "UPDATE everfold_generations \
     SET on_error = ?2, definition = json_set(definition, '$.settings', json(?3)) WHERE id = ?1";
 const INSERT_CHECKPOINT: &str =
     "INSERT INTO everfold_checkpoints (generation, shard) VALUES (?1, ?2)";
+/// Both count up to a bound; types are found by their index.
+const COUNT_ALL: &str =
+    "SELECT count(*) FROM (SELECT 1 FROM everfold_events WHERE ?1 IS NULL LIMIT ?2)";
+const COUNT_TYPES: &str = "SELECT count(*) FROM (SELECT 1 FROM everfold_events \
+    WHERE type IN (SELECT value FROM json_each(?1)) LIMIT ?2)";
 const LIST_TABLES: &str = "SELECT p.namespace, p.name, t.value \
     FROM everfold_generations g JOIN everfold_projections p ON p.id = g.projection, \
     json_each(g.tables) t WHERE g.status <> 'retired' AND p.id <> ?1";
@@ -53,6 +57,7 @@ struct Known {
 pub(in crate::store::sqlite) fn register(
     connection: &Connection,
     projection: &Projection,
+    backfill_events: u64,
 ) -> Result<Registration, ProjectionError> {
     let definition = &projection.definition;
     check_rules(definition)?;
@@ -67,7 +72,8 @@ pub(in crate::store::sqlite) fn register(
         let (projection, version) = (definition.name.clone(), definition.version);
         return Err(ProjectionError::Older { projection, version, registered });
     }
-    let (status, reason) = first_status(connection, definition, newest).map_err(store_error)?;
+    let (status, reason) =
+        first_status(connection, definition, newest, backfill_events).map_err(store_error)?;
     let generation = create(connection, projection, id, status, reason.as_deref())?;
     Ok(Registration { generation: reread(connection, generation)?, created: true })
 }
@@ -211,11 +217,13 @@ fn is_read(connection: &Connection, definition: &Definition) -> Result<bool, rus
 
 /// Nothing is ever silently active: an inline generation has to begin with the log, and a later
 /// version takes over by a promotion only. Where there is nothing to take over from, because no
-/// version has ever been active, a catch-up one begins like that of a new projection.
+/// version has ever been active, a catch-up one begins like that of a new projection: readers see it
+/// from the start, unless it has many events before it.
 fn first_status(
     connection: &Connection,
     definition: &Definition,
     newest: Option<u32>,
+    backfill_events: u64,
 ) -> Result<(GenerationStatus, Option<String>), rusqlite::Error> {
     let Definition { name, version, .. } = definition;
     let inline = definition.lifecycle == Lifecycle::Inline;
@@ -225,11 +233,31 @@ fn first_status(
         let reason = built_beside(name, *version, newest);
         return Ok((GenerationStatus::Building, Some(reason)));
     }
-    let empty = high_water_mark(connection)?.0 == 0;
-    if !inline || empty {
+    let (types, most) = match definition.lifecycle {
+        Lifecycle::Inline => (None, 0),
+        Lifecycle::CatchUp if definition.kind() == ProjectionKind::Handler => {
+            return Ok((GenerationStatus::Active, None));
+        }
+        Lifecycle::CatchUp => (definition.event_types.as_deref(), backfill_events),
+    };
+    if !has_more_than(connection, types, most)? {
         return Ok((GenerationStatus::Active, None));
     }
     Ok((GenerationStatus::Building, Some(needs_backfill(name))))
+}
+
+/// Whether there are more events of these types; no more than that are looked at.
+fn has_more_than(
+    connection: &Connection,
+    types: Option<&[String]>,
+    most: u64,
+) -> Result<bool, rusqlite::Error> {
+    let most = i64::try_from(most).unwrap_or(i64::MAX - 1);
+    let types = types.map(|types| json!(types).to_string());
+    let sql = if types.is_some() { COUNT_TYPES } else { COUNT_ALL };
+    let found: i64 =
+        connection.prepare_cached(sql)?.query_row((types, most + 1), |row| row.get(0))?;
+    Ok(found > most)
 }
 
 fn insert(

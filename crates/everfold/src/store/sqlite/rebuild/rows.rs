@@ -19,8 +19,9 @@ use crate::store::sqlite::read::parsed;
 
 const LIST: &str = include_str!("../../../../sql/sqlite/statements/list_rebuilds.sql");
 const REQUEST: &str = include_str!("../../../../sql/sqlite/statements/request_rebuild.sql");
-const FIND_PROJECTION: &str =
-    "SELECT id FROM everfold_projections WHERE namespace = ?1 AND name = ?2";
+/// If it is to be one that readers see no version of, that too.
+const FIND_PROJECTION: &str = "SELECT id FROM everfold_projections \
+    WHERE namespace = ?1 AND name = ?2 AND (NOT ?3 OR active_generation IS NULL)";
 const FIND_OPEN: &str =
     "SELECT id FROM everfold_rebuilds WHERE projection = ?1 AND finished_at IS NULL";
 const RETIRE: &str =
@@ -82,7 +83,7 @@ pub(super) fn request(
     request: &RebuildRequest,
 ) -> Result<(RebuildRow, bool), StoreError> {
     let ask = || -> Result<Option<(RebuildRow, bool)>, rusqlite::Error> {
-        let names = (&request.namespace, &request.name);
+        let names = (&request.namespace, &request.name, request.first);
         let projection: Option<i32> = connection
             .prepare_cached(FIND_PROJECTION)?
             .query_row(names, |row| row.get(0))

@@ -67,10 +67,15 @@ impl Scratch {
         })?;
         connection.execute_batch(LOG).map_err(failed)?;
         connection.execute_batch("BEGIN").map_err(failed)?;
-        let made = register::register(&connection, &projection).map_err(|error| match error {
-            ProjectionError::Store(error) => ApplyError::Store(error),
-            error => refused(format!("cannot be made a second time for a comparison: {error}")),
-        })?;
+        let made =
+            register::register(&connection, &projection, u64::MAX).map_err(
+                |error| match error {
+                    ProjectionError::Store(error) => ApplyError::Store(error),
+                    error => {
+                        refused(format!("cannot be made a second time for a comparison: {error}"))
+                    }
+                },
+            )?;
         let generation = Arc::new(Generation { is_active: false, ..made.generation });
         Ok(Scratch { connection, generation, plans: Plans::default(), bytes_max })
     }

@@ -120,6 +120,7 @@ fn request(projection: &Projection, kind: RebuildKind) -> RebuildRequest {
         definition_hash: definition.hash(StoreKind::Postgres),
         target: None,
         options: StoredOptions::default(),
+        first: false,
         requested_by: "ann".to_owned(),
     }
 }

@@ -37,7 +37,7 @@ fn plain(version: u32) -> Projection {
 }
 
 fn known(connection: &Connection, projection: &Projection) -> Generation {
-    let register = |connection: &Connection| register::register(connection, projection);
+    let register = |connection: &Connection| register::register(connection, projection, u64::MAX);
     in_transaction(connection, TTL, register).unwrap().generation
 }
 
@@ -51,6 +51,7 @@ fn request(projection: &Projection) -> RebuildRequest {
         definition_hash: definition.hash(StoreKind::Sqlite),
         target: None,
         options: StoredOptions::default(),
+        first: false,
         requested_by: "somebody".to_owned(),
     }
 }
