@@ -1,6 +1,6 @@
 -- Ends a rebuild, frees the leases of its target and records it. Nobody can go on with it: its epoch is
--- raised. A target that a cancelled one has made, and that readers do not see, is retired: it is
--- removed by whoever comes next.
+-- raised. A target that a cancelled one has made, or taken from those made ahead of time, and that
+-- readers do not see, is retired: it is removed by whoever comes next.
 -- $1 id integer, $2 epoch bigint, $3 phase text, $4 events_done bigint or NULL, $5 events_total bigint or
 -- NULL, $6 message text or NULL, $7 actor text. One row: its id. None if the lease is lost.
 -- Locks its row, then those checkpoints of the target that are free.
@@ -14,7 +14,7 @@ WITH ended AS (
     UPDATE everfold.generations g
        SET status = 'retired', reason = format('rebuild %s was cancelled', e.id), status_since = clock_timestamp()
       FROM ended e JOIN everfold.projections p ON p.id = e.projection
-     WHERE $3 = 'cancelled' AND g.id = e.target AND g.created_at >= e.requested_at
+     WHERE $3 = 'cancelled' AND g.id = e.target AND g.status_since >= e.requested_at
        AND e.kind <> 'switch' AND e.flipped_at IS NULL AND p.active_generation IS DISTINCT FROM g.id
 ), freed AS (
     UPDATE everfold.checkpoints u SET owner = NULL, expires_at = NULL, epoch = u.epoch + 1
