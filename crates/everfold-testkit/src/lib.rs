@@ -38,13 +38,14 @@ mod port;
 mod proxy;
 mod seed;
 mod server;
+mod trap;
 mod wait;
 
 pub use cluster::{Auth, Cluster, ClusterOptions, PASSWORD};
 pub use database::TestDatabase;
 pub use pgbouncer::{DEFAULT_POOL_SIZE, PgBouncer};
 pub use port::free_port;
-pub use proxy::Proxy;
+pub use proxy::{Loss, Proxy};
 pub use seed::Seed;
 pub use server::Server;
 pub use wait::{eventually, eventually_blocking};

@@ -6,7 +6,7 @@
 const ENCRYPTION_REQUESTS: [u32; 2] = [80_877_103, 80_877_104];
 
 /// Follows one connection from its first byte on.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Messages {
     header: Vec<u8>,
     /// Bytes that the current message still lacks.

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,12 +19,16 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::messages::Messages;
 use crate::port::{free_port, loopback};
+use crate::trap::{Caught, Then, Trap};
 
 const PORT_TRIES: usize = 10;
 const CHUNK_BYTES: usize = 16 * 1024;
 
 /// Longest pattern a trap may wait for; so many bytes are remembered from chunk to chunk.
 const PATTERN_BYTES_MAX: usize = 1024;
+
+/// What a spoiled pattern ends in: no statement has it outside of texts.
+const SPOILED: u8 = b'?';
 
 /// How long the server may take to answer a message whose answer is thrown away.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
@@ -48,37 +53,20 @@ pub struct Proxy {
 struct Shared {
     target: SocketAddr,
     stalled: watch::Sender<bool>,
+    /// All connections are lost, and none is made any more.
+    dead: watch::Sender<bool>,
     trap: Mutex<Option<Trap>>,
+    requests: AtomicU64,
     connections: Mutex<JoinSet<()>>,
 }
 
-/// Waits for bytes from a client; goes off once.
-#[derive(Debug)]
-struct Trap {
-    pattern: Vec<u8>,
-    then: Then,
-}
-
-/// What happens to the bytes that complete a pattern, and to their connection.
+/// What becomes of the request at which a client is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Then {
-    /// The server gets them, its answer is thrown away, the connection is closed.
-    CutAfter,
-    /// The connection is closed.
-    CutBefore,
-    /// The server gets them with another last byte, and the connection lives on.
-    Spoil,
-}
-
-/// What a spoiled pattern ends in: no statement has it outside of texts.
-const SPOILED: u8 = b'?';
-
-/// The bytes that set off a trap and were not forwarded yet.
-struct Caught {
-    bytes: Vec<u8>,
-    /// Where in the bytes the pattern ends.
-    pattern_end: usize,
-    then: Then,
+pub enum Loss {
+    /// The server never gets it.
+    Request,
+    /// The server does what it says; nobody hears of it.
+    Answer,
 }
 
 impl Proxy {
@@ -92,7 +80,9 @@ impl Proxy {
         let shared = Arc::new(Shared {
             target,
             stalled: watch::Sender::new(false),
+            dead: watch::Sender::new(false),
             trap: Mutex::new(None),
+            requests: AtomicU64::new(0),
             connections: Mutex::new(JoinSet::new()),
         });
         let mut proxy = Proxy {
@@ -187,7 +177,30 @@ impl Proxy {
         self.set_trap(pattern, Then::Spoil);
     }
 
-    /// Whether a pattern is still waited for; false once it was seen.
+    /// Loses its clients for good at their `number`-th request from now on, over all connections: as
+    /// if their process was killed. All connections are closed and none is made any more.
+    ///
+    /// The target has to be a PostgreSQL server itself, the connections unencrypted.
+    pub fn die_at_request(&self, number: u64, loss: Loss) {
+        let then = match loss {
+            Loss::Request => Then::CutBefore,
+            Loss::Answer => Then::CutAfter,
+        };
+        *lock(&self.shared.trap) = Some(Trap::for_request(number, then));
+    }
+
+    /// Stalls all connections at the `number`-th request from now on, which is held back until
+    /// [`resume`](Proxy::resume), then delivered: as if its clients were paused for a time.
+    pub fn stall_at_request(&self, number: u64) {
+        *lock(&self.shared.trap) = Some(Trap::for_request(number, Then::Stall));
+    }
+
+    /// How many requests clients have sent so far.
+    pub fn requests(&self) -> u64 {
+        self.shared.requests.load(Ordering::Relaxed)
+    }
+
+    /// Whether a pattern or a request is still waited for; false once it was seen.
     pub fn is_waiting_for_message(&self) -> bool {
         lock(&self.shared.trap).is_some()
     }
@@ -197,7 +210,7 @@ impl Proxy {
             (1..=PATTERN_BYTES_MAX).contains(&pattern.len()),
             "a pattern has 1 to {PATTERN_BYTES_MAX} bytes"
         );
-        *lock(&self.shared.trap) = Some(Trap { pattern: pattern.to_owned(), then });
+        *lock(&self.shared.trap) = Some(Trap::for_pattern(pattern, then));
     }
 
     fn runtime(&self) -> &Runtime {
@@ -229,6 +242,10 @@ async fn accept_all(shared: Arc<Shared>, listener: TcpListener) {
 
 /// Carries bytes both ways until one side closes, the trap goes off or the task is aborted.
 async fn serve(shared: Arc<Shared>, mut client: TcpStream) {
+    let mut dead = shared.dead.subscribe();
+    if *dead.borrow() {
+        return;
+    }
     let Ok(mut server) = TcpStream::connect(shared.target).await else {
         return;
     };
@@ -239,6 +256,7 @@ async fn serve(shared: Arc<Shared>, mut client: TcpStream) {
     let caught = tokio::select! {
         caught = carry_to_server(&shared, &mut client_reader, &mut server_writer, &mut messages) => caught,
         () = carry_to_client(&shared, &mut server_reader, client_writer) => None,
+        _ = dead.wait_for(|dead| *dead) => None,
     };
     // From here on nothing reaches the client any more.
     if let Some(caught) = caught.filter(|caught| caught.then == Then::CutAfter) {
@@ -262,17 +280,30 @@ async fn carry_to_server(
     let mut earlier = Vec::new();
     while let Ok(count @ 1..) = client.read(&mut buffer).await {
         shared.flowing().await;
-        match shared.spring_trap(&earlier, &buffer[..count]) {
+        match shared.spring_trap(&earlier, &buffer[..count], messages) {
             Some(Caught { pattern_end, then: Then::Spoil, .. }) => {
                 buffer[pattern_end - 1] = SPOILED;
             }
-            Some(caught) => return Some(caught),
+            Some(Caught { start, then: Then::Stall, .. }) => {
+                server.write_all(&buffer[..start]).await.ok()?;
+                shared.flowing().await;
+                shared.count(messages.request_ends(&buffer[..count]));
+                server.write_all(&buffer[start..count]).await.ok()?;
+                continue;
+            }
+            Some(caught) => {
+                // What came before it in the same piece is not lost.
+                if caught.then == Then::CutBefore {
+                    server.write_all(&buffer[..caught.start]).await.ok()?;
+                }
+                return Some(caught);
+            }
             None => {}
         }
         let bytes = &buffer[..count];
         earlier.extend_from_slice(bytes);
         earlier.drain(..earlier.len().saturating_sub(PATTERN_BYTES_MAX));
-        messages.request_ends(bytes);
+        shared.count(messages.request_ends(bytes));
         server.write_all(bytes).await.ok()?;
     }
     None
@@ -321,49 +352,31 @@ async fn discard_answers(server: &mut ReadHalf<'_>) {
 }
 
 impl Shared {
+    fn count(&self, ends: Vec<usize>) {
+        self.requests.fetch_add(ends.len() as u64, Ordering::Relaxed);
+    }
+
     async fn flowing(&self) {
         // An error would mean that the sender is gone, and it lives in `self`.
         let _ = self.stalled.subscribe().wait_for(|stalled| !stalled).await;
     }
 
-    /// Takes the trap if `bytes` complete its pattern.
-    fn spring_trap(&self, earlier: &[u8], bytes: &[u8]) -> Option<Caught> {
+    /// Takes the trap if `bytes` complete what it waits for.
+    fn spring_trap(&self, earlier: &[u8], bytes: &[u8], messages: &Messages) -> Option<Caught> {
         let mut trap = lock(&self.trap);
-        let pattern_end = end_of(&trap.as_ref()?.pattern, earlier, bytes)?;
-        let then = trap.take()?.then;
-        Some(Caught { bytes: bytes.to_owned(), pattern_end, then })
+        let caught = trap.as_mut()?.spring(earlier, bytes, messages)?;
+        *trap = None;
+        if caught.loses_all {
+            self.dead.send_replace(true);
+        }
+        if caught.then == Then::Stall {
+            self.stalled.send_replace(true);
+        }
+        Some(caught)
     }
-}
-
-/// Where in `bytes` the first `pattern` ends that may have begun in `earlier`.
-fn end_of(pattern: &[u8], earlier: &[u8], bytes: &[u8]) -> Option<usize> {
-    let overlap = earlier.len().min(pattern.len() - 1);
-    let recent = [&earlier[earlier.len() - overlap..], bytes].concat();
-    let mut windows = recent.windows(pattern.len());
-    let start = windows.position(|window| window == pattern)?;
-    Some(start + pattern.len() - overlap)
 }
 
 /// A panic elsewhere does not make these values wrong.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::end_of;
-
-    #[test]
-    fn pattern_is_found_across_chunks() {
-        assert_eq!(end_of(b"COMMIT", b"", b"Q....COMMIT\0"), Some(11));
-        assert_eq!(end_of(b"COMMIT", b"Q....COM", b"MIT\0"), Some(3));
-        assert_eq!(end_of(b"COMMIT", b"Q....COM", b"PARE\0"), None);
-    }
-
-    #[test]
-    fn pattern_that_passed_earlier_is_not_found_again() {
-        assert_eq!(end_of(b"COMMIT", b"Q....COMMIT", b"\0"), None);
-        assert_eq!(end_of(b"x", b"x", b"x"), Some(1));
-        assert_eq!(end_of(b"x", b"x", b"y"), None);
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use everfold_testkit::{Proxy, TestDatabase, eventually};
+use everfold_testkit::{Loss, Proxy, TestDatabase, eventually};
 use tokio_postgres::Client;
 
 use crate::{LIMIT, MOMENT, connect, count};
@@ -166,4 +166,36 @@ fn bytes_flow_while_the_test_blocks_its_thread() {
         })
     });
     assert!(answer.join().unwrap());
+}
+
+#[tokio::test]
+async fn clients_that_die_at_a_request_are_gone_with_all_their_connections() {
+    for (loss, written) in [(Loss::Request, 1), (Loss::Answer, 2)] {
+        let story = Story::begin().await;
+        let other = story.connect_again().await.unwrap();
+        story.proxy.die_at_request(3, loss);
+        story.client.batch_execute("INSERT INTO written VALUES (1)").await.unwrap();
+        other.simple_query("SELECT 1").await.unwrap();
+        assert!(story.proxy.is_waiting_for_message());
+        assert!(story.client.batch_execute("INSERT INTO written VALUES (2)").await.is_err());
+        assert!(!story.proxy.is_waiting_for_message());
+        assert!(other.simple_query("SELECT 1").await.is_err(), "lost with the first");
+        assert!(story.connect_again().await.is_err(), "and nobody comes back");
+        eventually("the server is done", LIMIT, async || story.written().await == written).await;
+    }
+}
+
+#[tokio::test]
+async fn request_at_which_clients_are_paused_arrives_when_they_go_on() {
+    let story = Story::begin().await;
+    story.proxy.stall_at_request(2);
+    story.client.batch_execute("INSERT INTO written VALUES (1)").await.unwrap();
+    let mut insert = Box::pin(story.client.batch_execute("INSERT INTO written VALUES (2)"));
+    assert!(tokio::time::timeout(MOMENT, &mut insert).await.is_err(), "no answer while paused");
+    assert_eq!(story.written().await, 1);
+    story.proxy.resume();
+    insert.await.unwrap();
+    assert_eq!(story.written().await, 2);
+    story.client.batch_execute("INSERT INTO written VALUES (3)").await.unwrap();
+    assert_eq!(story.written().await, 3);
 }
