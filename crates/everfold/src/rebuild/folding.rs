@@ -76,23 +76,31 @@ impl<'a> Folding<'a> {
         if !self.has(key) {
             return;
         }
-        let expected = self.documents.remove(key);
-        noted.comparison.compared += 1;
-        let parse = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_default();
-        let (expected, found) = (expected.as_deref().map(parse), parse(stored));
-        if !expected.as_ref().is_some_and(|expected| same(expected, &found)) {
-            noted.differs(key, expected, Some(found));
-        }
+        compare_one(key, self.documents.remove(key).as_deref(), stored, noted);
     }
 
     /// What was folded and is not stored.
     pub(crate) fn compare_missing(&mut self, noted: &mut Noted<'_>) {
-        let mut missing: Vec<(String, String)> = self.documents.drain().collect();
-        missing.sort_unstable();
-        for (key, document) in missing {
-            noted.comparison.compared += 1;
-            noted.differs(&key, serde_json::from_str(&document).ok(), None);
-        }
+        compare_missing(self.documents.drain().collect(), noted);
+    }
+}
+
+/// Compares a document that is stored with the one that is expected.
+pub(crate) fn compare_one(key: &str, expected: Option<&str>, stored: &str, noted: &mut Noted<'_>) {
+    noted.comparison.compared += 1;
+    let parse = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_default();
+    let (expected, found) = (expected.map(parse), parse(stored));
+    if !expected.as_ref().is_some_and(|expected| same(expected, &found)) {
+        noted.differs(key, expected, Some(found));
+    }
+}
+
+/// Notes documents that are expected and not stored.
+pub(crate) fn compare_missing(mut missing: Vec<(String, String)>, noted: &mut Noted<'_>) {
+    missing.sort_unstable();
+    for (key, document) in missing {
+        noted.comparison.compared += 1;
+        noted.differs(&key, serde_json::from_str(&document).ok(), None);
     }
 }
 

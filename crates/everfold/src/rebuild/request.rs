@@ -410,20 +410,24 @@ impl Store {
 
     /// A generation of this version that a runner has filled for the better part.
     async fn partly_built(&self, wanted: &Generation) -> Result<Option<i32>, ProjectionError> {
-        let states = self.backend().states().await?;
-        let mark = self.backend().heads().await?.mark;
-        let lowest = |state: &GenerationState| {
-            state.shards.iter().map(|shard| shard.position).min().unwrap_or(Position::START)
-        };
-        let goes_on = |state: &GenerationState| {
-            let generation = &state.generation;
+        let is_it = |generation: &Generation| {
             !generation.is_active
                 && generation.status == GenerationStatus::Building
                 && generation.namespace == wanted.namespace
                 && generation.name == wanted.name
                 && generation.definition_hash == wanted.definition_hash
-                && lowest(state).0 > mark.0 / 2
         };
+        // How far each of them is takes much longer to say.
+        if !self.backend().generations().await?.iter().any(is_it) {
+            return Ok(None);
+        }
+        let states = self.backend().states().await?;
+        let mark = self.backend().heads().await?.mark;
+        let lowest = |state: &GenerationState| {
+            state.shards.iter().map(|shard| shard.position).min().unwrap_or(Position::START)
+        };
+        let goes_on =
+            |state: &GenerationState| is_it(&state.generation) && lowest(state).0 > mark.0 / 2;
         Ok(states.iter().find(|state| goes_on(state)).map(|state| state.generation.id))
     }
 

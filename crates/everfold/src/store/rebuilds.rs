@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -44,6 +45,8 @@ pub(crate) struct Copying {
     /// Waits if it goes too fast.
     pub(crate) pace: Arc<crate::rebuild::pace::Pace>,
     pub(crate) cancel: CancellationToken,
+    /// Told whenever a part is done here, to those who find all of them taken.
+    pub(crate) part_done: Arc<Notify>,
 }
 
 /// How a part of history was copied.

@@ -13,7 +13,8 @@
 use std::time::Duration;
 
 use everfold::{
-    AppendError, Appended, ExpectedVersion, Store, StoreOptions, StreamAppend, Version,
+    AppendError, Appended, DocumentProjection, ExpectedVersion, Projection, RecordedEvent, Store,
+    StoreOptions, StreamAppend, Version,
 };
 use everfold_testkit::{TestDatabase, eventually};
 use futures::future::join_all;
@@ -24,6 +25,71 @@ use crate::session::{LIMIT, Session, empty_store, event, open_with};
 
 /// Much shorter than the busy transaction, which ends only when the test says so.
 const AT_ONCE: Duration = Duration::from_secs(20);
+
+/// Documents that one event is too much for, so that its group is done again one by one.
+struct Picky;
+
+#[derive(serde::Deserialize)]
+enum Event {
+    Happened {
+        /// The other session's has none.
+        #[serde(default)]
+        token: String,
+    },
+}
+
+impl DocumentProjection for Picky {
+    type Event = Event;
+    type Document = u64;
+
+    fn evolve(&self, n: Option<u64>, event: &Event, _: &RecordedEvent) -> Option<u64> {
+        let Event::Happened { token } = event;
+        assert!(token != "refused", "it is refused");
+        Some(n.unwrap_or_default() + 1)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn group_that_is_done_one_by_one_goes_on_behind_a_busy_stream() {
+    let database = empty_store().await;
+    let store = open_with(&database.url(), |options| options.pool_size = 4).await;
+    store
+        .register(Projection::document("picky", 1, Picky).inline().build().unwrap())
+        .await
+        .unwrap();
+    let foreign = Session::open(&database.url()).await;
+    foreign.run("BEGIN").await;
+    foreign.append("busy").await;
+    let append = |n: usize| {
+        let (stream, token) = match n % 5 {
+            1 => (format!("refused-{n}"), "refused"),
+            3 => ("busy".to_owned(), "waits"),
+            _ => (format!("other-{n}"), "other"),
+        };
+        let store = store.clone();
+        tokio::spawn(
+            async move { store.append(stream, ExpectedVersion::Any, [event(token)]).await },
+        )
+    };
+    let mut appends: Vec<_> = (0..60).map(append).collect();
+    let mut waiting = Vec::new();
+    for (n, task) in appends.drain(..).enumerate() {
+        if n % 5 == 3 {
+            waiting.push(task);
+            continue;
+        }
+        let outcome = tokio::time::timeout(AT_ONCE, task).await;
+        let outcome = outcome.expect("the others are not held up").unwrap();
+        match outcome {
+            Err(AppendError::Projection { .. }) if n % 5 == 1 => {}
+            outcome => assert!(outcome.is_ok() && n % 5 != 1, "{n}: {outcome:?}"),
+        }
+    }
+    foreign.run("COMMIT").await;
+    for task in waiting {
+        task.await.unwrap().unwrap();
+    }
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn group_is_not_held_up_by_a_busy_stream() {

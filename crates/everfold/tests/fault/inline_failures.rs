@@ -8,7 +8,9 @@
 //! them; with `skip` it is left out for good, with a record. What is the database's trouble fails
 //! the append under every policy.
 
-use everfold::{AppendError, ExpectedVersion, NewEvent};
+use everfold::{
+    AppendError, DocumentProjection, ExpectedVersion, NewEvent, Projection, RecordedEvent, Store,
+};
 
 use crate::chain::{Chain, Made};
 use crate::session::{Session, append_sql, empty_store, open};
@@ -213,4 +215,68 @@ async fn import_applies_inline_projections_and_says_which_refused() {
     let said = refused.unwrap_err().to_string();
     assert!(said.contains("inline projection \"chain\" refused an event: apply.sql:"), "{said}");
     assert_eq!(session.number("SELECT count(*) FROM everfold.events").await, 10);
+}
+
+/// Documents that count the events of a stream.
+struct Counter;
+
+#[derive(serde::Deserialize)]
+enum Event {
+    T {},
+}
+
+impl DocumentProjection for Counter {
+    type Event = Event;
+    type Document = u64;
+
+    fn evolve(&self, n: Option<u64>, Event::T {}: &Event, _: &RecordedEvent) -> Option<u64> {
+        Some(n.unwrap_or_default() + 1)
+    }
+}
+
+async fn store_with_a_counter(url: &str) -> Store {
+    let store = open(url).await;
+    let counter = Projection::document("counter", 1, Counter).inline().build().unwrap();
+    store.register(counter).await.unwrap();
+    let event = NewEvent::from_json("T", "{}").unwrap();
+    store.append("a", ExpectedVersion::NoStream, [event]).await.unwrap();
+    store
+}
+
+async fn append_some(store: &Store) -> Vec<Result<everfold::Appended, AppendError>> {
+    let append = |n: u32| {
+        let event = NewEvent::from_json("T", "{}").unwrap();
+        store.append(format!("s{n}"), ExpectedVersion::Any, [event])
+    };
+    futures::future::join_all((0..20).map(append)).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handle_that_has_not_heard_of_a_removal_refuses_no_append() {
+    let database = empty_store().await;
+    let session = Session::open(&database.url()).await;
+    let store = store_with_a_counter(&database.url()).await;
+    session
+        .run(
+            "BEGIN; UPDATE everfold.projections SET active_generation = NULL;
+             UPDATE everfold.generations SET status = 'retired';
+             DROP SCHEMA everfold_1_counter CASCADE; COMMIT",
+        )
+        .await;
+    for outcome in append_some(&store).await {
+        outcome.unwrap();
+    }
+    assert_eq!(session.number("SELECT count(*) FROM everfold.events").await, 21);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn documents_that_somebody_has_dropped_refuse_every_append() {
+    let database = empty_store().await;
+    let session = Session::open(&database.url()).await;
+    let store = store_with_a_counter(&database.url()).await;
+    session.run("DROP TABLE everfold_1_counter.counter CASCADE").await;
+    for outcome in append_some(&store).await {
+        assert!(outcome.unwrap_err().to_string().contains("does not exist"));
+    }
+    assert_eq!(session.number("SELECT count(*) FROM everfold.events").await, 1);
 }

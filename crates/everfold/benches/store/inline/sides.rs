@@ -1,40 +1,20 @@
 //! The two sides of the comparison, each with a database of its own.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use everfold::{ExpectedVersion, NewEvent, Projection, Store, Version};
+use everfold::Projection;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 use uuid::Uuid;
 
 use crate::Bench;
-use crate::drive::{Append, drive};
+use crate::drive::{Append, Places, StoreWriters, drive};
 use crate::server::Database;
 use crate::wire::Json;
-use crate::workload::{APPENDED_TYPE, STREAM_EVENTS, new_data, new_stream};
+use crate::workload::{APPENDED_TYPE, new_data};
 
 const RAW_CALL: &str = "SELECT raw.append_and_project($1, $2, $3, $4, $5, $6, $7)";
-
-/// Where each writer is: a stream of its own and its version.
-struct Places(Vec<Mutex<(String, u64)>>);
-
-impl Places {
-    fn new(writers: usize) -> Places {
-        Places((0..writers).map(|_| Mutex::new((new_stream(), 0))).collect())
-    }
-
-    /// The stream and version to append to next.
-    fn take(&self, writer: usize) -> (String, u64) {
-        let mut place = self.0[writer].lock().expect("nothing panics with this locked");
-        if place.1 == STREAM_EVENTS {
-            *place = (new_stream(), 0);
-        }
-        let taken = place.clone();
-        place.1 += 1;
-        taken
-    }
-}
 
 struct RawWriters {
     writers: Vec<(Client, Statement)>,
@@ -60,25 +40,6 @@ impl Append for RawWriters {
         ];
         let row = client.query_one(statement, &params).await?;
         anyhow::ensure!(row.get::<_, i64>(0) > 0, "no position came back");
-        Ok(())
-    }
-}
-
-struct StoreWriters {
-    store: Store,
-    places: Places,
-}
-
-impl Append for StoreWriters {
-    fn events(&self) -> usize {
-        1
-    }
-
-    async fn append(&self, writer: usize) -> anyhow::Result<()> {
-        let (stream, version) = self.places.take(writer);
-        let expected = ExpectedVersion::Exact(Version(version));
-        let event = NewEvent::from_json(APPENDED_TYPE, new_data())?;
-        self.store.append(stream, expected, [event]).await?;
         Ok(())
     }
 }

@@ -90,7 +90,8 @@ LANGUAGE sql STABLE SECURITY DEFINER ROWS 20 SET search_path = pg_catalog, everf
 SET jit = off AS $$
     SELECT p.namespace, p.name, g.version, g.id, g.kind, g.lifecycle, g.status, g.reason, g.status_since,
            g.id = p.active_generation IS TRUE, g.shards, c.position,
-           coalesce(b.events, 0), b.since, s.open, s.oldest, d.failed, d.held, d.oldest
+           coalesce(b.events, 0),
+           (SELECT e.recorded_at FROM everfold.events e WHERE e.position = b.first), s.open, s.oldest, d.failed, d.held, d.oldest
       FROM everfold.generations g
       JOIN everfold.projections p ON p.id = g.projection
      CROSS JOIN LATERAL (SELECT min(c.position) AS position
@@ -101,18 +102,19 @@ SET jit = off AS $$
                                 count(*) FILTER (WHERE d.behind IS NOT NULL) AS held,
                                 min(d.created_at) FILTER (WHERE d.behind IS NULL) AS oldest
                            FROM everfold.dead_letters d WHERE d.generation = g.id) d
-      -- An active inline one is behind by its skips only. Types are found by their index.
+      -- An active inline one is behind by its skips only. That a type is the one is said in a way that
+      -- only its index can be used for: a rare one would be looked for in all of the log otherwise.
       LEFT JOIN LATERAL (
-            SELECT count(*) AS events, (array_agg(w.recorded_at ORDER BY w.position))[1] AS since
-              FROM (SELECT e.position, e.recorded_at
+            SELECT count(*) AS events, min(w.position) AS first
+              FROM (SELECT e.position
                       FROM unnest(g.event_types) AS t(type)
                      CROSS JOIN LATERAL (
-                           SELECT e.position, e.recorded_at FROM everfold.events e
-                            WHERE e.type = t.type AND e.position > c.position
-                            ORDER BY e.position LIMIT 10000) e
+                           SELECT e.position FROM everfold.events e
+                            WHERE (e.type, e.position) > (t.type, c.position) AND e.type <= t.type
+                            ORDER BY e.type, e.position LIMIT 10000) e
                      WHERE g.event_types IS NOT NULL
                     UNION ALL
-                    (SELECT e.position, e.recorded_at FROM everfold.events e
+                    (SELECT e.position FROM everfold.events e
                       WHERE g.event_types IS NULL AND e.position > c.position
                       ORDER BY e.position LIMIT 10000)
                      ORDER BY 1 LIMIT 10000) w

@@ -68,6 +68,7 @@ impl Driver {
             events_done: Arc::clone(&self.desk.done),
             pace: Arc::clone(&self.desk.pace),
             cancel: self.desk.gone.child_token(),
+            part_done: Arc::default(),
         })
     }
 
@@ -93,11 +94,12 @@ impl Driver {
                 }
             };
             match copied {
-                Copied::Part { .. } => {}
+                Copied::Part { .. } => copying.part_done.notify_waiters(),
                 Copied::InBatches { reason } => return Ok(Parts::InBatches(reason)),
                 Copied::NoneLeft => {
                     let left = self.desk.patiently(|| backend.plan_copy(copying.clone())).await?;
                     if left.parts == 0 {
+                        copying.part_done.notify_waiters();
                         return Ok(Parts::Done);
                     }
                     self.desk.pause(LOOK_AGAIN).await?;

@@ -96,8 +96,11 @@ pub(super) async fn append(
     append: &StreamAppend,
     wait: bool,
 ) -> Result<Appended, AppendError> {
-    if let Some(carries) = inline.carries() {
-        return carries.append(connection, append, wait).await;
+    while let Some(carries) = inline.carries() {
+        let outcome = carries.append(connection, append, wait).await;
+        if outcome.is_ok() || !inline.forgets(&carries, connection).await {
+            return outcome;
+        }
     }
     let call = Call::new(append);
     match connection.try_query(call.sql(), &call.params(&wait)).await {
@@ -274,8 +277,11 @@ pub(super) async fn append_group(
     appends: &[&StreamAppend],
     wait: bool,
 ) -> Result<Vec<Outcome>, AppendError> {
-    if let Some(carries) = inline.carries() {
-        return carries.append_group(connection, appends, wait).await;
+    while let Some(carries) = inline.carries() {
+        let outcome = carries.append_group(connection, appends, wait).await;
+        if outcome.is_ok() || !inline.forgets(&carries, connection).await {
+            return outcome;
+        }
     }
     let call = GroupCall::new(appends);
     let rows = match connection.try_query(APPEND_GROUP, &call.params(&wait)).await {

@@ -232,8 +232,7 @@ fn parts(database: &DbError) -> StoreErrorParts {
             (Missing, "the everfold schema is missing or old: run `everfold schema apply`")
         }
         "25006" => (ReadOnly, "this is a standby or a read-only session: connect to the primary"),
-        // The last: a transaction that something before has ended, of which nothing was stored.
-        "40P01" | "40001" | "55P03" | "57014" | "EF009" | "25P02" => (Busy, "try again"),
+        "40P01" | "40001" | "55P03" | "57014" | "EF009" => (Busy, "try again"),
         "53100" | "53200" | "53300" | "53400" => (Exhausted, "the server is out of resources"),
         "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "08006" | "08003" | "08000" => {
             (Closed, "the server ended the session: try again")

@@ -15,7 +15,7 @@ use super::super::error::{store_error, transient_trouble};
 use super::due::Due;
 use super::fold::{GivenUp, Why};
 use super::write::{InTransaction, Run, Write};
-use super::{Carries, failed, one_row, refused};
+use super::{Carries, one_row, refused};
 use crate::append::StreamAppend;
 use crate::error::AppendError;
 use crate::projection::definition::OnError;
@@ -54,7 +54,7 @@ pub(super) async fn append_group(
     }
     let ended = match &outcome {
         // Nobody knows what the server is doing: it finds the connection closed.
-        Err(AppendError::Store(error)) if error.is_transient() => return outcome,
+        Err(AppendError::Store(error)) if error.is_closed() => return outcome,
         Err(_) => transaction.rollback().await,
         Ok(_) => transaction.commit().await,
     };
@@ -84,7 +84,7 @@ async fn append_and_apply(
     limited?;
     let row = one_row(called, appends[0])?;
     let loaded = carries.loads(call.streams()).send(session).await;
-    let due = carries.due(&row, loaded.map_err(|error| failed(error, appends[0]))?)?;
+    let due = carries.due(&row, loaded.map_err(|error| carries.not_loaded(error, appends[0]))?)?;
     let mut writes = carries.fold(&due)?;
     for (generation, positions) in &due.positions {
         let Some(carried) = carries.carried.get(generation) else { continue };

@@ -18,14 +18,14 @@ mod one;
 mod write;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, RwLock};
 
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::append::{BEGIN_PIPELINED, GroupCall, Outcome, outcomes};
-use super::connect::{Connection, QueryError};
+use super::connect::{Connection, Param, QueryError};
 use super::error::{append_error, code};
 use crate::append::{Appended, StreamAppend};
 use crate::error::{AppendError, StoreError, StoreErrorKind};
@@ -48,6 +48,9 @@ pub(super) struct Inline {
 
 /// How many of them, after one that tried in vain.
 const LONG_WAY: u32 = 100;
+
+const FED_BY_APPENDS: &str = "SELECT id FROM everfold.generations \
+    WHERE id = ANY ($1) AND status <> ALL ('{kept,retired,spare}')";
 
 impl Inline {
     pub(super) fn new(upcasters: Arc<Upcasters>) -> Self {
@@ -73,7 +76,22 @@ impl Inline {
         let carried = self.carried.read().expect("nothing panics with this locked");
         let carried = (!carried.is_empty()).then(|| Arc::clone(&carried))?;
         let (upcasters, long_way) = (Arc::clone(&self.upcasters), Arc::clone(&self.long_way));
-        Some(Carries { carried, upcasters, long_way })
+        Some(Carries { carried, upcasters, long_way, missed: AtomicBool::new(false) })
+    }
+
+    /// After an append that did not find the documents of a generation: whether one of its generations
+    /// was removed meanwhile, which no append applies from now on. This append is done again.
+    pub(super) async fn forgets(&self, carries: &Carries, connection: &Connection) -> bool {
+        if !carries.missed.load(Ordering::Relaxed) {
+            return false;
+        }
+        let ids = carries.ids();
+        let params: [Param<'_>; 1] = [(&ids, Type::INT4_ARRAY)];
+        let Ok(rows) = connection.query(FED_BY_APPENDS, &params).await else { return false };
+        let fed: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
+        let removed: Vec<i32> = ids.into_iter().filter(|id| !fed.contains(id)).collect();
+        removed.iter().for_each(|id| self.stop_carrying(*id));
+        !removed.is_empty()
     }
 }
 
@@ -82,6 +100,8 @@ pub(super) struct Carries {
     carried: Arc<BTreeMap<i32, Carried>>,
     upcasters: Arc<Upcasters>,
     long_way: Arc<AtomicU32>,
+    /// Whether a table of documents was not there.
+    missed: AtomicBool,
 }
 
 impl Carries {
@@ -133,14 +153,15 @@ impl Carries {
         Self::ended(connection, outcome, false).await
     }
 
-    /// Ends a transaction that is still open, and keeps the connection if its state is known.
+    /// Ends a transaction that is still open, and keeps the connection if its state is known. The next
+    /// one of a group goes on with this connection, also behind one that is to be tried again.
     async fn ended<T>(
         connection: &mut Connection,
         outcome: Result<T, AppendError>,
         open: bool,
     ) -> Result<T, AppendError> {
         match &outcome {
-            Err(AppendError::Store(error)) if error.is_transient() => {}
+            Err(AppendError::Store(error)) if error.is_closed() => {}
             Ok(_) if !open => connection.keep(),
             _ => {
                 if connection.batch("ROLLBACK").await.is_ok() {
@@ -179,7 +200,7 @@ impl Carries {
         // and documents that were read before the append are those of somebody else's past.
         let types: Vec<Type> = params.iter().map(|(_, kind)| kind.clone()).collect();
         connection.prepare(sql, &types).await.map_err(|error| failed(error, appends[0]))?;
-        loads.prepare(connection).await.map_err(|error| failed(error, appends[0]))?;
+        loads.prepare(connection).await.map_err(|error| self.not_loaded(error, appends[0]))?;
         // In this order: each is sent as soon as it is first polled.
         let (begun, called, loaded) = tokio::join!(
             biased;
@@ -189,7 +210,7 @@ impl Carries {
         );
         begun?;
         let row = one_row(called, appends[0])?;
-        let loaded = loaded.map_err(|error| failed(error, appends[0]))?;
+        let loaded = loaded.map_err(|error| self.not_loaded(error, appends[0]))?;
         let due = self.due(&row, loaded)?;
         let writes = self.fold(&due)?;
         write::commit(connection, &writes).await?;
@@ -200,6 +221,17 @@ impl Carries {
         let documents = |carried: &&Carried| matches!(carried.projector, Projector::Document(_));
         let generations = self.carried.values().filter(documents);
         Loads::new(generations.map(|carried| carried.generation.as_ref()), streams)
+    }
+
+    fn not_loaded(&self, error: QueryError, append: &StreamAppend) -> AppendError {
+        let code = match &error {
+            QueryError::Driver(error) => error.code().map(|code| code.code()),
+            QueryError::NoAnswer(_) => None,
+        };
+        if matches!(code, Some("42P01" | "3F000")) {
+            self.missed.store(true, Ordering::Relaxed);
+        }
+        failed(error, append)
     }
 
     fn due(&self, row: &Row, documents: Documents) -> Result<Due, AppendError> {

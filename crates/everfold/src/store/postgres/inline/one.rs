@@ -38,7 +38,7 @@ pub(super) async fn append(
     let loads = carries.loads(&streams);
     // In the order in which they are sent: see `Carries::append_documents`.
     connection.prepare(APPEND, &types).await.map_err(|error| failed(error, append))?;
-    loads.prepare(connection).await.map_err(|error| failed(error, append))?;
+    loads.prepare(connection).await.map_err(|error| carries.not_loaded(error, append))?;
     let (begun, called, loaded) = tokio::join!(
         biased;
         connection.batch(BEGIN_PIPELINED),
@@ -52,7 +52,7 @@ pub(super) async fn append(
         return Ok(None);
     }
     let row = one_row(called, append)?;
-    let loaded = loaded.map_err(|error| failed(error, append))?;
+    let loaded = loaded.map_err(|error| carries.not_loaded(error, append))?;
     let (appended, due) = due(carries, &row, loaded, append, event).map_err(store_error)?;
     write::commit(connection, &carries.fold(&due)?).await?;
     Ok(Some(appended))

@@ -19,7 +19,12 @@ use crate::store::postgres::error::store_error;
 
 macro_rules! statement {
     ($name:literal) => {
-        include_str!(concat!("../../../../sql/postgres/statements/", $name, ".sql"))
+        include_str!(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/sql/postgres/statements/",
+            $name,
+            ".sql"
+        ))
     };
 }
 pub(in crate::store::postgres) use statement;

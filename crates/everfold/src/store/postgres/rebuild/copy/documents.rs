@@ -118,10 +118,11 @@ async fn fold_and_write(
         upcasters: Arc::clone(&copying.upcasters),
         hashes: low..high,
         only: None,
+        without: Arc::default(),
         progress: Progress::new(&copying.events_done),
     };
     let mut folders = Folders::start(&manner, copying.memory_max);
-    let reading = Reading { copying, low, high, only: None };
+    let reading = reading(copying, low, high, None);
     for window in reading.windows() {
         let read =
             async |unit: &mut PostgresUnit<'_>| reading.read(unit, window, &mut folders).await;
@@ -141,6 +142,16 @@ async fn fold_and_write(
         manner.progress.keep();
         Copied::Part { events }
     })
+}
+
+fn reading<'a>(
+    copying: &'a Copying,
+    low: u64,
+    high: u64,
+    only: Option<&'a [String]>,
+) -> Reading<'a> {
+    let Copying { generation, cutoff, pace, .. } = copying;
+    Reading { generation, cutoff: *cutoff, pace, low, high, only }
 }
 
 /// An event that the policy does not let pass.
@@ -202,7 +213,7 @@ async fn fold_again(
     let manner = Manner { only: Some(Arc::new(keys)), ..manner.clone() };
     let (low, high) = (manner.hashes.start, manner.hashes.end);
     let mut folders = Folders::start(&manner, usize::MAX);
-    let reading = Reading { copying, low, high, only: Some(names) };
+    let reading = reading(copying, low, high, Some(names));
     for window in reading.windows() {
         reading.read(unit, window, &mut folders).await?;
     }

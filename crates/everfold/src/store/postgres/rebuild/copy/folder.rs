@@ -1,7 +1,7 @@
 //! A thread that folds the events of some keys, and writes their documents when it is told to. Documents
 //! may be bound to their thread, so it does both.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -30,13 +30,15 @@ pub(super) enum Order {
     KeepBelow(u64, oneshot::Sender<()>),
     /// To say what it came to.
     Report(oneshot::Sender<Report>),
+    /// To give its documents away. It ends with it.
+    Take(oneshot::Sender<Vec<(String, Option<String>)>>),
     /// To write its documents, as rows of a COPY, and to say which it could not write. It ends with it.
     Write(mpsc::Sender<Bytes>, oneshot::Sender<Vec<String>>),
 }
 
 /// What folding came to.
 #[derive(Debug, Default)]
-pub(super) struct Report {
+pub(in super::super) struct Report {
     /// What the policy does not let pass: the event, and the failure in words.
     pub(super) failure: Option<(Position, String)>,
     pub(super) aside: Vec<Aside>,
@@ -45,6 +47,13 @@ pub(super) struct Report {
     pub(super) events: u64,
     /// The log could not be read.
     pub(super) error: Option<StoreError>,
+}
+
+impl Report {
+    /// Whether every event was applied.
+    pub(in super::super) fn is_clean(&self) -> bool {
+        self.failure.is_none() && self.aside.is_empty() && self.redo.is_empty()
+    }
 }
 
 /// An event that was not applied.
@@ -61,26 +70,28 @@ pub(super) struct Aside {
 
 /// How events are folded.
 #[derive(Clone)]
-pub(super) struct Manner {
-    pub(super) generation: Arc<Generation>,
-    pub(super) fold: Arc<dyn FoldDocuments>,
-    pub(super) upcasters: Arc<Upcasters>,
+pub(in super::super) struct Manner {
+    pub(in super::super) generation: Arc<Generation>,
+    pub(in super::super) fold: Arc<dyn FoldDocuments>,
+    pub(in super::super) upcasters: Arc<Upcasters>,
     /// Keys whose hash is in here.
-    pub(super) hashes: Range<u64>,
+    pub(in super::super) hashes: Range<u64>,
     /// These keys alone, and carefully.
-    pub(super) only: Option<Arc<HashSet<String>>>,
-    pub(super) progress: Arc<Progress>,
+    pub(in super::super) only: Option<Arc<HashSet<String>>>,
+    /// Events that are passed over.
+    pub(in super::super) without: Arc<BTreeSet<Position>>,
+    pub(in super::super) progress: Arc<Progress>,
 }
 
 /// Events that were folded, counted for whoever watches. Those of a part that is not copied in the end
 /// do not count.
-pub(super) struct Progress {
+pub(in super::super) struct Progress {
     all: Arc<AtomicU64>,
     part: AtomicU64,
 }
 
 impl Progress {
-    pub(super) fn new(all: &Arc<AtomicU64>) -> Arc<Self> {
+    pub(in super::super) fn new(all: &Arc<AtomicU64>) -> Arc<Self> {
         Arc::new(Progress { all: Arc::clone(all), part: AtomicU64::new(0) })
     }
 
@@ -118,6 +129,7 @@ pub(super) fn run(manner: Manner, mut orders: mpsc::Receiver<Order>, bytes: &Ato
                 let _ = done.send(());
             }
             Order::Report(to) => drop(to.send(folder.report())),
+            Order::Take(to) => return drop(to.send(folder.take())),
             Order::Write(to, unwritten) => {
                 let _ = unwritten.send(folder.write(&to));
                 return;
@@ -172,6 +184,7 @@ impl Folder {
             }
             match row::read_into(&mut self.event, row) {
                 Ok(hash) if self.by_stream && !self.is_mine(hash) => {}
+                Ok(_) if self.is_left_out() => {}
                 Ok(hash) => {
                     self.stream_hash = hash;
                     self.fold_one();
@@ -182,6 +195,11 @@ impl Folder {
         if self.manner.only.is_none() {
             self.manner.progress.add(self.events - before);
         }
+    }
+
+    fn is_left_out(&self) -> bool {
+        let without = &self.manner.without;
+        !without.is_empty() && without.contains(&self.event.position)
     }
 
     fn is_mine(&self, hash: u32) -> bool {
@@ -315,6 +333,12 @@ impl Folder {
             events: self.events,
             error: self.error.take(),
         }
+    }
+
+    fn take(&mut self) -> Vec<(String, Option<String>)> {
+        std::iter::from_fn(|| self.folding.next())
+            .map(|document| (document.key, document.json.ok()))
+            .collect()
     }
 
     /// Sends all documents; those that cannot be written are returned by their keys. Ends early if

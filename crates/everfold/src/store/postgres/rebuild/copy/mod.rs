@@ -35,7 +35,9 @@ use crate::store::postgres::projection::unit::PostgresUnit;
 pub(in crate::store::postgres) use documents::Claims;
 pub(super) use documents::copy_part as copy_documents;
 pub(super) use finish::finish_copy;
+pub(super) use folder::{Manner, Progress};
 pub(super) use plan::plan_copy;
+pub(super) use reader::{Folders, Reading};
 pub(super) use sql::copy_part as copy_sql;
 
 /// A statement takes as long as history is long. The client watches over it: it is stopped if nobody
@@ -45,8 +47,8 @@ const TIMEOUTS: &str = "SET LOCAL jit = off; SET LOCAL lock_timeout = '10min'; \
     SELECT set_config('client_connection_check_interval', '2s', true) WHERE version() LIKE '%linux%'";
 /// Nobody waits longer for one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long somebody who finds all parts taken waits before he looks again.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// How long somebody who finds all parts taken waits before he looks again, if nobody tells him to.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 const LOOK_AT_LEASE: &str = "SELECT coalesce(owner_name, 'rebuild') FROM everfold.rebuilds \
     WHERE id = $1 AND epoch = $2 AND finished_at IS NULL";
@@ -112,6 +114,7 @@ async fn lease_by(
 async fn pause(copying: &Copying) -> Result<(), ApplyError> {
     tokio::select! {
         () = tokio::time::sleep(LOOK_AGAIN) => Ok(()),
+        () = copying.part_done.notified() => Ok(()),
         () = copying.cancel.cancelled() => Err(stopped()),
     }
 }

@@ -1,6 +1,7 @@
 //! Reading the log in order, for folders: by COPY, a range of positions at a time, so that no snapshot is
 //! held for long.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,9 +13,10 @@ use super::folder::{self, Manner, Order, Report};
 use super::row;
 use crate::Position;
 use crate::error::{StoreError, StoreErrorKind};
+use crate::projection::generation::Generation;
 use crate::projection::key::Key;
 use crate::projection::projector::ApplyError;
-use crate::store::Copying;
+use crate::rebuild::pace::Pace;
 use crate::store::postgres::projection::functions::HASHES;
 use crate::store::postgres::projection::names::literals;
 use crate::store::postgres::projection::unit::{PostgresUnit, failed};
@@ -32,21 +34,24 @@ const STEP: u64 = 4_096;
 const NAMED_KEYS_MAX: usize = 5_000;
 
 /// What is read.
-pub(super) struct Reading<'a> {
-    pub(super) copying: &'a Copying,
+pub(in super::super) struct Reading<'a> {
+    pub(in super::super) generation: &'a Generation,
+    /// Up to here.
+    pub(in super::super) cutoff: Position,
+    pub(in super::super) pace: &'a Pace,
     /// Streams whose hash is in here, where the key is the stream.
-    pub(super) low: u64,
-    pub(super) high: u64,
+    pub(in super::super) low: u64,
+    pub(in super::super) high: u64,
     /// Streams that are read alone.
-    pub(super) only: Option<&'a [String]>,
+    pub(in super::super) only: Option<&'a [String]>,
 }
 
 impl Reading<'_> {
     /// The ranges of positions that are read one after the other, without the first and with the last.
-    pub(super) fn windows(&self) -> impl Iterator<Item = (Position, Position)> {
+    pub(in super::super) fn windows(&self) -> impl Iterator<Item = (Position, Position)> {
         // About ten seconds of what is allowed.
-        let allowed = (self.copying.pace.at_once() as u64).saturating_mul(40);
-        let (size, cutoff) = (allowed.clamp(WINDOW_MIN, WINDOW), self.copying.cutoff.0);
+        let allowed = (self.pace.at_once() as u64).saturating_mul(40);
+        let (size, cutoff) = (allowed.clamp(WINDOW_MIN, WINDOW), self.cutoff.0);
         (0..cutoff.div_ceil(size)).map(move |number| {
             let up_to = cutoff.min((number + 1) * size);
             (Position(number * size), Position(up_to))
@@ -54,7 +59,7 @@ impl Reading<'_> {
     }
 
     fn sql(&self, after: Position, up_to: Position) -> String {
-        let generation = &self.copying.generation;
+        let generation = self.generation;
         let by_stream = generation.key == Key::Stream;
         let hash = if by_stream { "hashtext(stream_id)" } else { "0" };
         let mut wanted = format!("position > {after} AND position <= {up_to}");
@@ -79,7 +84,7 @@ impl Reading<'_> {
     }
 
     /// Reads a range of positions to its end.
-    pub(super) async fn read(
+    pub(in super::super) async fn read(
         &self,
         unit: &mut PostgresUnit<'_>,
         (after, up_to): (Position, Position),
@@ -99,11 +104,11 @@ impl Reading<'_> {
             folders.put(piece).await?;
             step += 1;
             if step == STEP {
-                self.copying.pace.went(STEP).await;
+                self.pace.went(STEP).await;
                 step = 0;
             }
         }
-        self.copying.pace.went(step).await;
+        self.pace.went(step).await;
         folders.flush().await
     }
 }
@@ -114,7 +119,7 @@ fn lost(unit: &mut PostgresUnit<'_>, error: tokio_postgres::Error) -> ApplyError
 }
 
 /// The threads that fold, each the keys of some hashes.
-pub(super) struct Folders {
+pub(in super::super) struct Folders {
     orders: Vec<mpsc::Sender<Order>>,
     bytes: Vec<Arc<AtomicUsize>>,
     waiting: Vec<(Vec<Bytes>, usize)>,
@@ -125,7 +130,7 @@ pub(super) struct Folders {
 
 impl Folders {
     /// Keys that are not streams cannot be told apart before an event is read, so they have one folder.
-    pub(super) fn start(manner: &Manner, memory_max: usize) -> Self {
+    pub(in super::super) fn start(manner: &Manner, memory_max: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = match manner.generation.key {
             Key::Stream if manner.only.is_none() => cores.saturating_sub(1).clamp(1, 8),
@@ -145,7 +150,7 @@ impl Folders {
     }
 
     /// Hashes below this are kept.
-    pub(super) fn high(&self) -> u64 {
+    pub(in super::super) fn high(&self) -> u64 {
         self.high
     }
 
@@ -206,7 +211,7 @@ impl Folders {
     }
 
     /// What folding came to, of all together.
-    pub(super) async fn report(&mut self) -> Result<Report, ApplyError> {
+    pub(in super::super) async fn report(&mut self) -> Result<Report, ApplyError> {
         let mut all = Report::default();
         for orders in &self.orders {
             let (to, report) = oneshot::channel();
@@ -221,6 +226,19 @@ impl Folders {
             all.aside.extend(report.aside);
             all.redo.extend(report.redo);
             all.events += report.events;
+        }
+        Ok(all)
+    }
+
+    /// Takes the documents of all of them, by their keys; `None` for one that cannot be written.
+    pub(in super::super) async fn take(
+        self,
+    ) -> Result<HashMap<String, Option<String>>, ApplyError> {
+        let mut all = HashMap::new();
+        for orders in self.orders {
+            let (to, documents) = oneshot::channel();
+            orders.send(Order::Take(to)).await.map_err(|_| ended())?;
+            all.extend(documents.await.map_err(|_| ended())?);
         }
         Ok(all)
     }

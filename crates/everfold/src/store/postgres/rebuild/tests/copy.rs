@@ -261,6 +261,7 @@ fn copying(lease: RebuildLease, generation: Generation, projection: &Projection)
         memory_max: 64 << 20,
         events_done: Arc::new(AtomicU64::new(0)),
         pace: Arc::new(Pace::new(&RebuildOptions::default())),
+        part_done: Default::default(),
         cancel: CancellationToken::new(),
     }
 }

@@ -3,22 +3,21 @@
 //! Documents are folded in memory and nothing is written. SQL and handlers are run into a scratch home,
 //! SQL over as much of the log at once as there are no events to leave out between.
 
+mod documents;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use futures::TryStreamExt;
 use tokio_postgres::types::Type;
 
 use super::super::PostgresStore;
-use super::super::connect::{Param, QueryError};
+use super::super::connect::Param;
 use super::super::projection::names::{quoted, table};
 use super::super::projection::unit::{PostgresUnit, statement};
 use super::super::read::event;
-use super::super::types::JsonString;
 use super::looking::{at_one_moment, holding};
 use super::rows::{self, Homes, Only};
 use super::scratch::{self, refused};
-use crate::error::StoreError;
 use crate::projection::definition::ProjectionKind;
 use crate::projection::generation::Generation;
 use crate::projection::job::{Job, Task};
@@ -31,7 +30,6 @@ use crate::rebuild::{Comparison, VerifyScope};
 use crate::store::{SqlEvents, Unit, Verified, Verifying, Wanted};
 use crate::{Position, RecordedEvent};
 
-const READ_WANTED: &str = statement!("read_wanted");
 const READ_OF_STREAMS: &str = statement!("read_events_of_streams");
 /// Events that are folded or applied at once.
 const PAGE_EVENTS: usize = 5_000;
@@ -149,26 +147,6 @@ impl Looking<'_> {
         Noted { table, examples, comparison: Comparison::default() }
     }
 
-    /// Folds the log, a part of the keys at a time, and compares each part with the table.
-    async fn all_documents(&self, unit: &mut PostgresUnit<'_>) -> Result<Comparison, ApplyError> {
-        let generation = self.generation();
-        let mut noted = self.noted();
-        let mut folding = Folding::new(&self.job, &self.held, self.verifying.memory_max);
-        loop {
-            let up_to = self.held.highest().to_stored();
-            let params: [Param<'_>; 2] =
-                [(&up_to, Type::INT8), (&generation.event_types, Type::TEXT_ARRAY)];
-            fold_all(unit, READ_WANTED, &params, &mut folding).await?;
-            let table = table(&generation.home, &generation.name);
-            let sql = format!("SELECT key, document FROM {table}");
-            compare_documents(unit, &sql, &[], &mut folding, &mut noted).await?;
-            folding.compare_missing(&mut noted);
-            if !folding.next_part() {
-                return Ok(noted.comparison);
-            }
-        }
-    }
-
     /// Keys of events at random positions.
     async fn sample(
         &self,
@@ -203,7 +181,7 @@ impl Looking<'_> {
             let table = table(&generation.home, &generation.name);
             let sql = format!("SELECT key, document FROM {table} WHERE key = ANY ($1)");
             let params: [Param<'_>; 1] = [(&keys, Type::TEXT_ARRAY)];
-            compare_documents(unit, &sql, &params, &mut folding, &mut noted).await?;
+            documents::compare(unit, &sql, &params, &mut folding, &mut noted).await?;
             folding.compare_missing(&mut noted);
             return Ok(noted.comparison);
         }
@@ -291,50 +269,4 @@ impl Looking<'_> {
         }
         Ok(Only { keys, columns })
     }
-}
-
-/// Folds all that a statement returns.
-async fn fold_all(
-    unit: &mut PostgresUnit<'_>,
-    sql: &str,
-    params: &[Param<'_>],
-    folding: &mut Folding<'_>,
-) -> Result<(), ApplyError> {
-    unit.settle_set_up().await?;
-    let reading = async {
-        let rows = unit.transaction().query_typed_raw(sql, params.iter().cloned()).await;
-        let rows = rows.map_err(driver)?;
-        futures::pin_mut!(rows);
-        let mut page = Vec::with_capacity(PAGE_EVENTS);
-        while let Some(row) = rows.try_next().await.map_err(driver)? {
-            page.push(event(&row)?);
-            if page.len() == PAGE_EVENTS {
-                folding.add(std::mem::replace(&mut page, Vec::with_capacity(PAGE_EVENTS)))?;
-            }
-        }
-        folding.add(page)
-    };
-    reading.await
-}
-
-/// Compares all documents that a statement returns.
-async fn compare_documents(
-    unit: &mut PostgresUnit<'_>,
-    sql: &str,
-    params: &[Param<'_>],
-    folding: &mut Folding<'_>,
-    noted: &mut Noted<'_>,
-) -> Result<(), ApplyError> {
-    unit.settle_set_up().await?;
-    let rows = unit.transaction().query_typed_raw(sql, params.iter().cloned()).await;
-    let rows = rows.map_err(driver)?;
-    futures::pin_mut!(rows);
-    while let Some(row) = rows.try_next().await.map_err(driver)? {
-        folding.compare(row.get(0), &row.get::<_, JsonString>(1).0, noted);
-    }
-    Ok(())
-}
-
-fn driver(error: tokio_postgres::Error) -> StoreError {
-    QueryError::Driver(error).into_store_error()
 }

@@ -1,5 +1,9 @@
 //! Rebuilding a read model from a long log, against what a bare client does with the same events: one
-//! statement for rows; reading, one map and COPY for documents.
+//! statement for rows; reading, one map and COPY for documents. Then what it costs those who append
+//! meanwhile, and how long verifying takes beside it.
+
+mod under_load;
+mod verify;
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -40,7 +44,10 @@ pub(crate) async fn run(bench: &Bench) -> anyhow::Result<()> {
         log.measure_rows(bench.arguments.repeats, name).await?;
         log.store.close().await;
     }
-    Ok(())
+    println!();
+    verify::run(bench, events).await?;
+    println!();
+    under_load::run(bench, events).await
 }
 
 /// A database with the log in it.
