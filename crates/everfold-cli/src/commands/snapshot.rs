@@ -4,7 +4,7 @@ use std::fmt;
 
 use clap::Args;
 use everfold::ReadModelSnapshot;
-use indicatif::HumanCount;
+use indicatif::{HumanBytes, HumanCount};
 use serde::Serialize;
 
 use crate::cli::Global;
@@ -46,11 +46,11 @@ impl Snapshot {
 
 impl fmt::Display for Taken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ReadModelSnapshot { id, name, version, position, rows, .. } = &self.0;
-        let rows = HumanCount(*rows);
+        let ReadModelSnapshot { id, name, version, position, rows, bytes, .. } = &self.0;
+        let (rows, bytes) = (HumanCount(*rows), HumanBytes(*bytes));
         writeln!(
             f,
-            "snapshot {id} of {name} version {version} at position {position}, {rows} rows"
+            "snapshot {id} of {name} version {version} at position {position}, {rows} rows, {bytes}"
         )?;
         write!(f, "  next  `everfold replay {name} --from {position}` builds from it")
     }

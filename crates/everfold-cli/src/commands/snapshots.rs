@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 use everfold::Store;
-use indicatif::HumanCount;
+use indicatif::{HumanBytes, HumanCount};
 
 use crate::cli::Global;
 use crate::failure::Outcome;
@@ -91,7 +91,7 @@ impl List {
         let names = super::names_or_all(store, self.name).await?;
         let mut output = Output::new();
         let mut table =
-            Table::new(&["ID", "PROJECTION", "VERSION", "POSITION", "ROWS", "TAKEN", "BY"]);
+            Table::new(&["ID", "PROJECTION", "VERSION", "POSITION", "ROWS", "SIZE", "TAKEN", "BY"]);
         let mut found = false;
         for name in &names {
             for snapshot in &store.read_model_snapshots(name).await? {
@@ -106,6 +106,7 @@ impl List {
                     snapshot.version.to_string(),
                     snapshot.position.to_string(),
                     HumanCount(snapshot.rows).to_string(),
+                    HumanBytes(snapshot.bytes).to_string(),
                     snapshot.taken_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
                     shown(&snapshot.taken_by),
                 ];

@@ -1,7 +1,11 @@
 //! What comes of comparing two read models row by row.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use crate::projection::generation::Generation;
 
 /// Two read models, compared at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -16,7 +20,8 @@ pub struct Comparison {
     /// Tables and columns that could not be compared because only one of them has them, or because
     /// their types differ, in words.
     pub not_compared: Vec<String>,
-    /// Events that one of them owes or has put aside: rows of their keys may differ for that alone.
+    /// Events that one of them owes or has put aside. What is owed is in neither of them when rows are
+    /// compared; rows of keys with an event that only one has put aside may differ for that alone.
     pub owed: u64,
 }
 
@@ -33,6 +38,33 @@ pub struct Difference {
     pub expected: Option<Value>,
     /// The row as it was found, or as the new version has it; `None`: there is none.
     pub found: Option<Value>,
+}
+
+/// What the version that readers see lacks of what the new one has, so that they cannot be compared yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lacks {
+    /// Nobody has fed it so far.
+    Events,
+    /// Appends have left events out, and nobody has settled that.
+    Owed,
+}
+
+impl Lacks {
+    /// Why two versions were not compared, in words, after it was waited for so long.
+    pub(crate) fn told(self, target: &Generation, source: &Generation, waited: Duration) -> String {
+        let (name, new, old) = (&source.name, target.version, source.version);
+        let why = match self {
+            Lacks::Events => format!(
+                "which is behind it and was not fed for {waited:?}; start a runner that carries it, or do \
+                 not compare"
+            ),
+            Lacks::Owed => format!(
+                "which owes events that nobody settled for {waited:?}; settle them with `everfold skips \
+                 drain {name}`, or do not compare"
+            ),
+        };
+        format!("version {new} of \"{name}\" could not be compared with version {old}, {why}")
+    }
 }
 
 impl Comparison {

@@ -10,7 +10,7 @@
 //! Everything that matters is in the database: whoever takes the lease next goes on where the last one
 //! stopped.
 
-mod compare;
+pub(crate) mod compare;
 mod drain;
 pub(crate) mod driver;
 pub(crate) mod fill;

@@ -25,6 +25,8 @@ pub struct ReadModelSnapshot {
     pub position: Position,
     /// How many rows it has.
     pub rows: u64,
+    /// How much room its tables took when it was made, in bytes.
+    pub bytes: u64,
     /// Who took it.
     pub taken_by: String,
     /// When.

@@ -55,6 +55,8 @@ pub(crate) trait SwitchUnit {
     async fn status(&mut self, generation: i32) -> Result<GenerationStatus, ApplyError>;
     /// The highest position that can be seen.
     async fn highest_position(&mut self) -> Result<Position, ApplyError>;
+    /// No event at or below it can become visible any more.
+    async fn high_water_mark(&mut self) -> Result<Position, ApplyError>;
     /// Whether a generation that is fed behind the appends owes skips that no dead letter holds.
     async fn owes(&mut self, generation: i32) -> Result<bool, ApplyError>;
     /// Failed events of the target that the source has not put aside; `None`: there are none.

@@ -30,6 +30,7 @@ async fn prepared_append_holds_the_mark_across_a_crash_until_it_is_settled() {
         let session = Session::open(&database.url()).await;
         assert_eq!(session.append("after").await, 3);
         assert_eq!(reader.poll(&session).await, 1, "held with nobody connected");
+        assert_named(&database, &session).await;
 
         cluster.crash().unwrap();
         cluster.start_again().unwrap();

@@ -3,19 +3,27 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use everfold::{Projection, RebuildOptions, RebuildPhase, RebuildProgress, Store};
+use everfold::{
+    Projection, ProjectionBuilder, RebuildOptions, RebuildPhase, RebuildProgress, SqlBody, Store,
+};
+use everfold_testkit::eventually;
 use serde_json::json;
 
-use crate::chain::run;
+use crate::chain::{LIMIT, run};
 use crate::fixture::{Fixture, append, caught_up, counted, on_every_store};
 
 on_every_store! {
     versions_that_differ_are_told_apart_row_by_row,
     versions_that_are_the_same_do_not_differ_while_events_come_in,
+    what_the_old_version_owes_is_no_difference,
 }
 
 /// The sum of each stream's numbers, each number plus `more` if it is odd.
 fn sums(version: u32, more: u64) -> Projection {
+    sums_builder(version, more).build().unwrap()
+}
+
+fn sums_builder(version: u32, more: u64) -> ProjectionBuilder<SqlBody> {
     let create = "CREATE TABLE read_model.sums (key TEXT PRIMARY KEY, n BIGINT NOT NULL)";
     let apply = format!(
         "INSERT INTO read_model.sums AS t (key, n)
@@ -23,8 +31,7 @@ fn sums(version: u32, more: u64) -> Projection {
            FROM batch WHERE true GROUP BY 1
          ON CONFLICT (key) DO UPDATE SET n = t.n + excluded.n"
     );
-    let sql = Projection::sql("sums", version).create(create).apply(apply);
-    sql.events(["Counted"]).build().unwrap()
+    Projection::sql("sums", version).create(create).apply(apply).events(["Counted"])
 }
 
 /// Builds version 2 beside version 1, to be promoted only if nothing differs.
@@ -78,4 +85,56 @@ async fn versions_that_are_the_same_do_not_differ_while_events_come_in(fixture: 
     assert!(found.compared > 0);
     assert_eq!(progress.phase, RebuildPhase::Done, "{progress:?}");
     runner.stop().await;
+}
+
+/// Readers see a version that appends feed, and that owes some events; the next one has them all.
+async fn owing(fixture: &Fixture) -> (Store, everfold::Rebuild) {
+    let store = fixture.store().await;
+    store.register(sums_builder(1, 0).inline().build().unwrap()).await.unwrap();
+    append(&store, "a", counted([1])).await;
+    append(&store, "b", counted([2])).await;
+    store.pause("sums").await.unwrap();
+    append(&store, "a", counted([3])).await;
+    append(&store, "c", counted([4])).await;
+    store.resume("sums").await.unwrap();
+    assert_eq!(store.skips("sums").await.unwrap().len(), 2);
+    store.register(sums_builder(2, 0).inline().build().unwrap()).await.unwrap();
+    let mut options = RebuildOptions::default();
+    options.max_differences = Some(0);
+    let rebuild = store.rebuild("sums", options).await.unwrap();
+    eventually("it compares", LIMIT, async || {
+        store.rebuilds().await.unwrap()[0].phase == RebuildPhase::Comparing
+    })
+    .await;
+    (store, rebuild)
+}
+
+/// It is late, and that is waited for.
+async fn what_the_old_version_owes_is_no_difference(fixture: Fixture) {
+    let (store, rebuild) = owing(&fixture).await;
+    // More is owed and comes in meanwhile, which neither has yet.
+    append(&store, "b", counted([5])).await;
+    store.drain("sums").await.unwrap();
+    let ended = rebuild.finish().await.unwrap();
+    let found = ended.comparison.unwrap();
+    assert_eq!((found.compared, found.differences), (3, 0), "{found:?}");
+    assert_eq!(ended.phase, RebuildPhase::Done);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn version_that_owes_all_the_time_is_not_compared_and_nobody_is_switched() {
+    let stores = [Fixture::sqlite(), Fixture::postgres().await];
+    let told = futures::future::join_all(stores.iter().map(async |fixture| {
+        let (store, rebuild) = owing(fixture).await;
+        let _ = rebuild.finish().await;
+        let ended = store.rebuilds().await.unwrap().swap_remove(0);
+        assert_eq!(ended.phase, RebuildPhase::Built, "{ended:?}");
+        assert_eq!(store.projection("sums").await.unwrap().version, 1);
+        ended.message.unwrap()
+    }));
+    for message in told.await {
+        for part in ["not promoted", "owes events", "everfold skips drain sums"] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
 }

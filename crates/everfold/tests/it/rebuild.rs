@@ -55,7 +55,7 @@ pub(crate) fn numbers(version: u32, inline: bool) -> Projection {
     sql.build().unwrap()
 }
 
-async fn found(fixture: &Fixture) -> BTreeMap<String, String> {
+pub(crate) async fn found(fixture: &Fixture) -> BTreeMap<String, String> {
     let rows = fixture.rows("SELECT key, n FROM read_model.numbers").await;
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     rows.iter().map(|row| (text(&row[0]), text(&row[1]))).collect()

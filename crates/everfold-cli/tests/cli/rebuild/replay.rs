@@ -13,6 +13,7 @@ async fn replay_begins_with_a_snapshot_and_ends_with_the_log(shop: Shop) {
     given(&shop, INLINE);
     let taken = shop.run(&["snapshot", "sums", "--json"]).done().json();
     assert_eq!((&taken["position"], &taken["rows"]), (&3.into(), &2.into()), "{taken:#}");
+    assert!(taken["bytes"].as_u64().unwrap() >= 4096, "{taken:#}");
     shop.numbers("more", &[("b", Some(10))]);
     shop.execute_in_read_model("sums", "UPDATE {table} SET n = 77").await;
     shop.run(&["replay", "sums", "--from", "3"]).done().prints("readers see version 1 of sums now");
@@ -21,7 +22,7 @@ async fn replay_begins_with_a_snapshot_and_ends_with_the_log(shop: Shop) {
     // One event is behind the snapshot: the others were not applied again.
     assert_eq!((&listed[0]["kind"], &listed[0]["events_done"]), (&"replay".into(), &1.into()));
     shop.run(&["verify", "sums", "--all"]).done();
-    shop.run(&["snapshots", "sums"]).done().prints("POSITION").prints("sums");
+    shop.run(&["snapshots", "sums"]).done().prints("POSITION").prints("sums").prints("KiB");
     let id = taken["id"].to_string();
     shop.run(&["snapshots", "drop", "sums", &id]).done().prints("dropped snapshot");
     shop.run(&["snapshots"]).done().prints("no snapshots");

@@ -67,14 +67,17 @@ BEGIN
         SELECT handed_out
                  + ((l.objid::bigint - (handed_out & 4294967295) + 6442450944) % 4294967296 - 2147483648),
                l.pid,
-               (SELECT x.gid FROM pg_prepared_xacts x
-                 WHERE l.pid IS NULL AND l.virtualtransaction = '-1/' || x.transaction::text),
+               x.gid,
                a.application_name, a.usename::text,
                coalesce(a.client_addr::text, CASE WHEN a.pid IS NOT NULL THEN 'local' END), a.state,
-               coalesce(a.xact_start, (SELECT x.prepared FROM pg_prepared_xacts x
-                 WHERE l.pid IS NULL AND l.virtualtransaction = '-1/' || x.transaction::text)),
+               coalesce(a.xact_start, x.prepared),
                a.query
           FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+          -- A prepared transaction has no session, but a lock on its own number.
+          LEFT JOIN LATERAL (SELECT x.gid, x.prepared
+                 FROM pg_locks t JOIN pg_prepared_xacts x ON x.transaction = t.transactionid
+                WHERE l.pid IS NULL AND t.pid IS NULL AND t.locktype = 'transactionid'
+                  AND t.virtualtransaction = l.virtualtransaction) x ON true
          WHERE l.locktype = 'advisory' AND l.objsubid = 2 AND l.granted
            AND l.classid = 'everfold.events'::regclass::oid
            AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())

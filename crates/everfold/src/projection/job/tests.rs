@@ -148,6 +148,9 @@ impl SwitchUnit for Memory {
     async fn highest_position(&mut self) -> Result<Position, ApplyError> {
         Ok(Position(self.log.len() as u64))
     }
+    async fn high_water_mark(&mut self) -> Result<Position, ApplyError> {
+        self.highest_position().await
+    }
     async fn owes(&mut self, _: i32) -> Result<bool, ApplyError> {
         let letters = self.state.letters.values();
         let held: BTreeSet<&str> = letters.map(|row| row.key.as_str()).collect();

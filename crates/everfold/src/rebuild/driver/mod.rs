@@ -288,10 +288,14 @@ impl Driver {
         };
         let backend = self.desk.store.backend();
         let found = match backend.compare(comparing.clone()).await {
-            // Nobody feeds the old one: that is no reason to keep readers on it.
+            // Nobody feeds the old one: that is no reason to keep readers on it, unless somebody wants to
+            // know what differs before they are switched.
             Err(ApplyError::Refused { message, .. }) if options.max_differences.is_none() => {
                 self.desk.say(Some(format!("not compared: {message}")));
                 return Ok(());
+            }
+            Err(ApplyError::Refused { message, .. }) => {
+                return Err(Halt::NotPromoted(format!("not promoted: {message}")));
             }
             Ok(found) => found,
             Err(_) => self.desk.patiently(|| backend.compare(comparing.clone())).await?,

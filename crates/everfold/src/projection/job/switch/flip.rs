@@ -85,45 +85,65 @@ impl Job {
         Ok(Switched::Done { events })
     }
 
-    /// Readers must not go back in time, so the source stands still while both are compared.
+    /// Readers must not go back in time, so the source stands still while both are compared. What the
+    /// target lacks is applied on the way if it is little.
     async fn flip_behind_checkpoints<U: Unit>(
         &self,
         unit: &mut U,
         switch: &Switch,
         rows: &Rows,
     ) -> Result<Switched, ApplyError> {
-        let (from, within) = (rows.lowest_of_target(), switch.limits.within);
-        let gates = self.gates(switch);
-        let mut reached = rows.highest_of_source();
+        let (from, gates) = (rows.lowest_of_target(), self.gates(switch));
+        let (mut reached, mut keep) = (rows.highest_of_source(), switch.limits.keep_source);
+        let mut fence = None;
         if !gates.is_empty() {
             // The source is inline, and has all there is.
-            unit.lock_gates(false, &gates, switch.limits.fence_timeout).await?;
+            let highest = unit.highest_position().await?;
+            if let Some(refused) = self.too_far_behind(unit, switch, from, highest).await? {
+                return Ok(refused);
+            }
+            let timeout = switch.limits.fence_timeout;
+            unit.lock_gates(false, &gates, timeout).await?;
+            fence = Some(Fence { since: Instant::now(), most: timeout * FENCE_HELD_TIMES });
             reached = unit.highest_position().await?;
-        }
-        let (mut keep, mut events) = (switch.limits.keep_source, 0);
-        if from < reached {
+        } else if from < reached {
             let highest = unit.highest_position().await?;
             if reached > highest {
                 // The source holds events that the log has lost: nobody should go back to it.
                 (reached, keep) = (highest, false);
             }
         }
-        if from < reached {
-            let most =
-                switch.limits.fence_events.max(usize::try_from(within).unwrap_or(usize::MAX));
-            let behind = self.count(unit, from, reached, most).await?;
-            if behind > within && (!gates.is_empty() || behind > switch.limits.fence_events as u64)
-            {
+        if let Some(refused) = self.too_far_behind(unit, switch, from, reached).await? {
+            return Ok(refused);
+        }
+        let mut events = 0;
+        if self.count(unit, from, reached, switch.limits.fence_events).await? > switch.limits.within
+        {
+            // A catch-up source has passed the mark of then, so all of it can be seen. Beside an inline
+            // one an append may be in flight that only the target wants, and that enters no gate.
+            if fence.is_some() && unit.high_water_mark().await? < reached {
                 return Ok(Switched::Behind { by: reached.0 - from.0 });
             }
-            if behind > within {
-                // The source has passed the mark of then, so all of it can be seen.
-                events = self.apply_tail(unit, switch, rows, reached).await?;
-            }
+            events = self.apply_tail(unit, switch, rows, reached).await?;
         }
         self.put_source_aside(unit, switch, reached, keep).await?;
         self.show(unit, switch).await?;
+        fence.map_or(Ok(()), |fence| fence.check())?;
         Ok(Switched::Done { events })
+    }
+
+    /// The target lacks more than it may, and more than can be applied in the switch.
+    async fn too_far_behind<U: Unit>(
+        &self,
+        unit: &mut U,
+        switch: &Switch,
+        from: Position,
+        reached: Position,
+    ) -> Result<Option<Switched>, ApplyError> {
+        let within = usize::try_from(switch.limits.within).unwrap_or(usize::MAX);
+        let most = switch.limits.fence_events.max(within);
+        let behind = self.count(unit, from, reached, most).await?;
+        Ok((behind > most as u64).then(|| Switched::Behind { by: reached.0 - from.0 }))
     }
 
     /// How many events there are to apply, counted up to one more than `most`.

@@ -20,6 +20,7 @@ const LOCK_SHARDS: &str = "SELECT shard, position FROM everfold.checkpoints \
     WHERE generation = $1 ORDER BY shard FOR UPDATE";
 const STATUS: &str = "SELECT status FROM everfold.generations WHERE id = $1";
 const HIGHEST: &str = "SELECT coalesce(max(position), 0) FROM everfold.events";
+const MARK: &str = "SELECT everfold.high_water_mark()";
 const OWES: &str = "SELECT EXISTS (SELECT FROM everfold.skips s WHERE s.generation = $1 \
     AND s.position <= (SELECT min(c.position) FROM everfold.checkpoints c WHERE c.generation = $1) \
     AND NOT EXISTS (SELECT FROM everfold.dead_letters d WHERE d.generation = $1 AND d.key = s.key))";
@@ -76,6 +77,11 @@ impl SwitchUnit for PostgresUnit<'_> {
     async fn highest_position(&mut self) -> Result<Position, ApplyError> {
         let rows = self.query(HIGHEST, &[]).await?;
         Ok(Position::from_stored(rows.first().expect("an aggregate has a row").get(0)))
+    }
+
+    async fn high_water_mark(&mut self) -> Result<Position, ApplyError> {
+        let rows = self.query(MARK, &[]).await?;
+        Ok(Position::from_stored(rows.first().expect("a function has an answer").get(0)))
     }
 
     async fn owes(&mut self, generation: i32) -> Result<bool, ApplyError> {

@@ -17,6 +17,7 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::projection::job::{Job, Task};
 use crate::projection::projector::ApplyError;
 use crate::rebuild::Comparison;
+use crate::rebuild::compare::Lacks;
 use crate::rebuild::holding::Trial;
 use crate::store::{Comparing, jitter};
 
@@ -27,6 +28,10 @@ const TRIES: u32 = 20;
 
 const LOCK_TARGET: &str = "SELECT c.position FROM everfold.checkpoints c \
     WHERE c.generation = $1 ORDER BY c.shard FOR UPDATE";
+/// What the source has left out of what the target has. Behind a dead letter it stays left out.
+const LEFT_OUT: &str = "SELECT EXISTS (SELECT FROM everfold.skips s \
+    WHERE s.generation = $1 AND s.position <= $2 AND NOT EXISTS (\
+        SELECT FROM everfold.dead_letters d WHERE d.generation = $1 AND d.key = s.key))";
 const HAS_LEASE: &str = "SELECT FROM everfold.rebuilds \
     WHERE id = $1 AND epoch = $2 AND finished_at IS NULL";
 
@@ -34,7 +39,7 @@ const HAS_LEASE: &str = "SELECT FROM everfold.rebuilds \
 enum Looked {
     Compared(Comparison),
     /// The source does not have all that the target has.
-    Behind,
+    Behind(Lacks),
 }
 
 pub(super) async fn compare(
@@ -48,8 +53,11 @@ pub(super) async fn compare(
             at_one_moment(&store.engine, &store.options, async |unit| look(unit, comparing).await);
         match looked.await {
             Ok(Looked::Compared(comparison)) => return Ok(comparison),
-            Ok(Looked::Behind) if begun.elapsed() >= BEHIND_MAX => return Err(not_fed(comparing)),
-            Ok(Looked::Behind) => {}
+            Ok(Looked::Behind(lacks)) if begun.elapsed() >= BEHIND_MAX => {
+                let message = lacks.told(&comparing.target, &comparing.source, BEHIND_MAX);
+                return Err(ApplyError::Refused { message, position: None });
+            }
+            Ok(Looked::Behind(_)) => {}
             Err(ApplyError::Store(error)) if is_moved(&error) && tries < TRIES => tries += 1,
             Err(error) => return Err(error),
         }
@@ -66,8 +74,14 @@ async fn look(unit: &mut PostgresUnit<'_>, comparing: &Comparing) -> Result<Look
         return Err(ApplyError::LeaseLost);
     }
     let wanted = holding(unit, source).await?;
-    if wanted.lowest() < has.iter().copied().max().unwrap_or_default() {
-        return Ok(Looked::Behind);
+    let reached = has.iter().copied().max().unwrap_or_default();
+    if wanted.lowest() < reached {
+        return Ok(Looked::Behind(Lacks::Events));
+    }
+    let stored = reached.to_stored();
+    let params: [Param<'_>; 2] = [(&source.id, Type::INT4), (&stored, Type::INT8)];
+    if unit.query(LEFT_OUT, &params).await?[0].get(0) {
+        return Ok(Looked::Behind(Lacks::Owed));
     }
     let own = holding(unit, target).await?;
     let job = Job::new(target.clone(), projector.clone(), upcasters.clone(), Task::Trial);
@@ -89,14 +103,4 @@ async fn look(unit: &mut PostgresUnit<'_>, comparing: &Comparing) -> Result<Look
 /// Somebody has changed what was to be locked since the moment that is looked at.
 fn is_moved(error: &StoreError) -> bool {
     error.code() == Some("40001") || error.kind() == StoreErrorKind::Busy
-}
-
-fn not_fed(comparing: &Comparing) -> ApplyError {
-    let source = &comparing.source;
-    let message = format!(
-        "version {} of \"{}\" could not be compared with version {}, which is behind it and was not fed \
-         for {BEHIND_MAX:?}; start a runner that carries it, or do not compare",
-        comparing.target.version, source.name, source.version
-    );
-    ApplyError::Refused { message, position: None }
 }

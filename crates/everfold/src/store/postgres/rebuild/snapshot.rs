@@ -28,12 +28,15 @@ use crate::store::{SwitchUnit, Unit};
 const COLUMNS: &str = statement!("list_snapshot_columns");
 const INSERT: &str = statement!("insert_snapshot");
 const COMPLETE: &str = "UPDATE everfold.read_model_snapshots \
-    SET home = $2, tables = $3, rows = $4 WHERE id = $1";
+    SET home = $2, tables = $3, rows = $4, bytes = ( \
+        SELECT coalesce(sum(pg_catalog.pg_total_relation_size(c.oid)), 0) FROM pg_catalog.pg_class c \
+        JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $2 AND c.relkind = 'r') \
+    WHERE id = $1";
 const HIGHEST: &str = "SELECT coalesce(max(position), 0) FROM everfold.events";
 const CHECKPOINTS: &str =
     "SELECT position FROM everfold.checkpoints WHERE generation = $1 ORDER BY shard";
 const LIST: &str = "SELECT s.id, p.name, s.version, s.positions, s.rows, s.taken_by, s.taken_at, \
-    s.definition_hash FROM everfold.read_model_snapshots s \
+    s.definition_hash, s.bytes FROM everfold.read_model_snapshots s \
     JOIN everfold.projections p ON p.id = s.projection \
     WHERE (p.namespace = $1 AND p.name = $2) OR s.id = $3 ORDER BY s.id DESC";
 const DROP_ROW: &str = "DELETE FROM everfold.read_model_snapshots WHERE id = $1 RETURNING home";
@@ -241,6 +244,7 @@ pub(super) async fn list(
             version: row.get::<_, i32>(2).unsigned_abs(),
             position: position(positions.iter().min()),
             rows: row.get::<_, i64>(4).unsigned_abs(),
+            bytes: row.get::<_, i64>(8).unsigned_abs(),
             taken_by: row.get(5),
             taken_at: row.get::<_, Time>(6).0,
             definition_hash: row.get(7),

@@ -86,6 +86,10 @@ impl SwitchUnit for SqliteUnit<'_> {
         read::high_water_mark(self.connection).map_err(failed)
     }
 
+    async fn high_water_mark(&mut self) -> Result<Position, ApplyError> {
+        self.highest_position().await
+    }
+
     async fn owes(&mut self, generation: i32) -> Result<bool, ApplyError> {
         states::owes(self.connection, generation).map_err(failed)
     }

@@ -19,6 +19,7 @@ use crate::projection::generation::Generation;
 use crate::projection::job::{Job, Task};
 use crate::projection::projector::ApplyError;
 use crate::rebuild::Comparison;
+use crate::rebuild::compare::Lacks;
 use crate::rebuild::holding::Trial;
 use crate::store::{Comparing, jitter};
 
@@ -27,6 +28,10 @@ const BEHIND_MAX: Duration = Duration::from_secs(10);
 
 const HAS_LEASE: &str = "SELECT EXISTS (SELECT 1 FROM everfold_rebuilds \
     WHERE id = ?1 AND epoch = ?2 AND finished_at IS NULL)";
+/// What the source has left out of what the target has. Behind a dead letter it stays left out.
+const LEFT_OUT: &str = "SELECT EXISTS (SELECT 1 FROM everfold_skips s \
+    WHERE s.generation = ?1 AND s.position <= ?2 AND NOT EXISTS (\
+        SELECT 1 FROM everfold_dead_letters d WHERE d.generation = ?1 AND d.key = s.key))";
 const CHECKPOINTS: &str =
     "SELECT position FROM everfold_checkpoints WHERE generation = ?1 ORDER BY shard";
 
@@ -40,20 +45,23 @@ pub(super) async fn compare(
         let looked = comparing.clone();
         let look = move |connection: &Connection| look(connection, &looked, bytes_max);
         match store.at_one_moment(look).await? {
-            Some(comparison) => return Ok(comparison),
-            None if begun.elapsed() >= BEHIND_MAX => return Err(not_fed(&comparing)),
-            None => {}
+            Ok(comparison) => return Ok(comparison),
+            Err(lacks) if begun.elapsed() >= BEHIND_MAX => {
+                let told = lacks.told(&comparing.target, &comparing.source, BEHIND_MAX);
+                return Err(refused(told));
+            }
+            Err(_) => {}
         }
         tokio::time::sleep(Duration::from_millis(100) + jitter(Duration::from_millis(100))).await;
     }
 }
 
-/// `None` if the source does not have all that the target has.
+/// What the source lacks, if it does not have all that the target has.
 fn look(
     connection: &Connection,
     comparing: &Comparing,
     bytes_max: usize,
-) -> Result<Option<Comparison>, ApplyError> {
+) -> Result<Result<Comparison, Lacks>, ApplyError> {
     let Comparing { lease, target, source, projector, upcasters, examples } = comparing;
     let has_lease = connection.query_row(HAS_LEASE, (lease.rebuild, lease.epoch), |row| row.get(0));
     if !has_lease.map_err(failed)? {
@@ -62,8 +70,13 @@ fn look(
     let has: Vec<Position> = positions(connection, CHECKPOINTS, target.id).map_err(failed)?;
     let wanted = holding(connection, source).map_err(failed)?;
     let own = holding(connection, target).map_err(failed)?;
-    if wanted.lowest() < has.iter().copied().max().unwrap_or_default() {
-        return Ok(None);
+    let reached = has.iter().copied().max().unwrap_or_default();
+    if wanted.lowest() < reached {
+        return Ok(Err(Lacks::Events));
+    }
+    let left_out = (source.id, reached.to_stored());
+    if connection.query_row(LEFT_OUT, left_out, |row| row.get(0)).map_err(failed)? {
+        return Ok(Err(Lacks::Owed));
     }
     let scratch = Scratch::make(connection, target, projector, bytes_max)?;
     copy(connection, target, &scratch).map_err(failed)?;
@@ -89,7 +102,7 @@ fn look(
     };
     let mut comparison = sides.compare(None).map_err(failed)?;
     comparison.owed = wanted.owed.union(&own.owed).count() as u64;
-    Ok(Some(comparison))
+    Ok(Ok(comparison))
 }
 
 /// Copies the rows of a read model.
@@ -115,13 +128,4 @@ fn copy(
         }
     }
     Ok(())
-}
-
-fn not_fed(comparing: &Comparing) -> ApplyError {
-    let source = &comparing.source;
-    refused(format!(
-        "version {} of \"{}\" could not be compared with version {}, which is behind it and was not fed \
-         for {BEHIND_MAX:?}; start a runner that carries it, or do not compare",
-        comparing.target.version, source.name, source.version
-    ))
 }

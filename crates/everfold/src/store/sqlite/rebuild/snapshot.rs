@@ -37,9 +37,11 @@ const INSERT: &str = "INSERT INTO everfold_read_model_snapshots (projection, gen
 const NAME_HOME: &str =
     "UPDATE everfold_read_model_snapshots SET home = ?2, tables = ?3 WHERE id = ?1";
 const COMPLETE: &str = "UPDATE everfold_read_model_snapshots \
-    SET positions = ?2, dead_letters = ?3, skips = ?4, rows = ?5 WHERE id = ?1";
+    SET positions = ?2, dead_letters = ?3, skips = ?4, rows = ?5, bytes = ?6 WHERE id = ?1";
+const BYTES: &str =
+    "SELECT coalesce(sum(pgsize), 0) FROM dbstat WHERE name = ?1 AND aggregate = TRUE";
 const LIST: &str = "SELECT s.id, p.name, s.version, s.positions, s.rows, s.taken_by, s.taken_at, \
-    s.definition_hash FROM everfold_read_model_snapshots s \
+    s.definition_hash, s.bytes FROM everfold_read_model_snapshots s \
     JOIN everfold_projections p ON p.id = s.projection \
     WHERE ((p.namespace = ?1 AND p.name = ?2) OR s.id = ?3) AND s.positions <> '[]' ORDER BY s.id DESC";
 const UNFINISHED: &str = "SELECT s.id FROM everfold_read_model_snapshots s \
@@ -142,7 +144,8 @@ async fn copy(
                     let texts = [json!(positions), json!(dead_letters), json!(skips)];
                     let [positions, letters, skips] = texts.map(|value| value.to_string());
                     let count = i64::try_from(count).unwrap_or(i64::MAX);
-                    let params = (snapshot, positions, letters, skips, count);
+                    let bytes = measure(store, &generation, snapshot).await?;
+                    let params = (snapshot, positions, letters, skips, count, bytes);
                     let complete = move |connection: &Connection| {
                         connection.prepare_cached(COMPLETE)?.execute(params)
                     };
@@ -158,6 +161,22 @@ async fn copy(
         Err(ApplyError::Store(error)) => Err(error),
         _ => Ok(()),
     }
+}
+
+/// The pages of its tables, which are written by now.
+async fn measure(
+    store: &SqliteStore,
+    generation: &Generation,
+    snapshot: i32,
+) -> Result<i64, StoreError> {
+    let home = home(snapshot);
+    let tables: Vec<String> =
+        generation.tables.iter().map(|table| format!("{home}{table}")).collect();
+    let pages = move |connection: &Connection| {
+        let mut bytes = connection.prepare_cached(BYTES)?;
+        tables.iter().map(|table| bytes.query_row([table], |row| row.get::<_, i64>(0))).sum()
+    };
+    store.ask(pages).await
 }
 
 fn read_all(
@@ -243,6 +262,7 @@ pub(super) async fn list(
             version: row.get(2)?,
             position: position(positions.iter().min()),
             rows: row.get::<_, i64>(4)?.unsigned_abs(),
+            bytes: row.get::<_, i64>(8)?.unsigned_abs(),
             taken_by: row.get(5)?,
             taken_at: read::parsed(row, 6)?,
             definition_hash: row.get(7)?,

@@ -1,11 +1,16 @@
 //! What rebuilds ask of the server, step by step, with a database for each test.
 
+mod controls;
 mod copy;
 mod flip;
 mod flip_without_fence;
 mod layout;
+mod lifecycles;
 mod ownership;
 mod parts;
+mod prepared;
+mod published;
+mod queues;
 mod removal;
 mod scene;
 mod views;

@@ -77,6 +77,21 @@ impl Scene {
         Scene::new(chain().inline().build().unwrap()).await
     }
 
+    /// Readers see one version, and another one is built beside it; two events are in the log.
+    pub(super) async fn of_versions(first: Projection, second: Projection) -> Scene {
+        let bench = Bench::new().await;
+        let source = Arc::new(bench.registered(first).await);
+        for stream in ["a", "b"] {
+            append(&bench.session, stream).await;
+        }
+        let target = Arc::new(bench.registered(second.clone()).await);
+        let mut wanted = request(&second, RebuildKind::Beside);
+        wanted.target = Some(target.id);
+        let (row, _) = bench.store.request_rebuild(wanted).await.unwrap();
+        let lease = bench.take(row.id).await.unwrap();
+        Scene { bench, source, target, lease, in_place: false }
+    }
+
     /// A session with a transaction that has appended and stays open.
     pub(super) async fn append_in_flight(&self, stream: &str) -> Client {
         let session = self.bench.database.connect().await;
@@ -94,15 +109,29 @@ impl Scene {
     }
 
     pub(super) async fn until_somebody_waits(&self, mode: &str) {
+        eventually("somebody waits for a gate", LIMIT, async || self.waiting(mode).await > 0).await;
+    }
+
+    /// How many wait for a gate.
+    pub(super) async fn waiting(&self, mode: &str) -> i64 {
         let waiting = format!(
             "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted \
              AND mode = '{mode}' AND database = (SELECT oid FROM pg_database \
                 WHERE datname = current_database())"
         );
-        eventually("somebody waits for a gate", LIMIT, async || {
-            self.bench.number(&waiting).await > 0
-        })
-        .await;
+        self.bench.number(&waiting).await
+    }
+
+    /// Somebody has the gates of both generations for himself.
+    pub(super) async fn until_the_gates_are_held(&self) {
+        eventually("both gates are held", LIMIT, async || self.gates_held().await == 2).await;
+    }
+
+    pub(super) async fn gates_held(&self) -> i64 {
+        let held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted \
+            AND mode = 'ExclusiveLock' AND classid = 'everfold.generations'::regclass \
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+        self.bench.number(held).await
     }
 
     /// Readers see the target, the source is kept, and this rebuild has ended: the way back begins.
@@ -111,13 +140,15 @@ impl Scene {
         let projection = chain().inline().build().unwrap();
         let mut wanted = request(&projection, RebuildKind::Switch);
         wanted.target = Some(self.source.id);
+        wanted.version = self.source.version;
+        wanted.definition_hash = self.source.definition_hash.clone();
         let (row, _) = self.bench.store.request_rebuild(wanted).await.unwrap();
         self.lease = self.bench.take(row.id).await.unwrap();
         std::mem::swap(&mut self.source, &mut self.target);
         self
     }
 
-    async fn switch(&self, step: SwitchStep, limits: SwitchLimits) -> Job {
+    pub(super) async fn switch(&self, step: SwitchStep, limits: SwitchLimits) -> Job {
         let leases = vec![self.lease_of(self.target.id).await];
         self.job(step, limits, leases)
     }
@@ -162,10 +193,34 @@ impl Scene {
     /// Batches up to the mark of now, as whoever feeds a generation does; the mark.
     pub(super) async fn feed(&self, generation: &Arc<Generation>) -> Position {
         let mark = self.bench.store.high_water_mark().await.unwrap();
-        let lease = self.lease_of(generation.id).await;
-        let task = Task::Batch { lease, mark, events_max: 10, worker: self.lease.worker };
-        while self.run(generation, task.clone()).await.more {}
+        self.feed_to(generation, mark).await;
         mark
+    }
+
+    /// Whatever is not fed by appends now.
+    pub(super) async fn feed_unless_appends_do(&self, generation: &Arc<Generation>) {
+        let inline = generation.lifecycle == crate::projection::definition::Lifecycle::Inline;
+        if !inline || self.status(generation).await != "active" {
+            self.feed(generation).await;
+        }
+    }
+
+    /// Batches up to there; how many events that were.
+    pub(super) async fn feed_to(&self, generation: &Arc<Generation>, mark: Position) -> u64 {
+        let task = self.batch(generation, mark).await;
+        let mut applied = 0;
+        loop {
+            let outcome = self.run(generation, task.clone()).await;
+            applied += outcome.applied;
+            if !outcome.more {
+                return applied;
+            }
+        }
+    }
+
+    pub(super) async fn batch(&self, generation: &Generation, mark: Position) -> Task {
+        let lease = self.lease_of(generation.id).await;
+        Task::Batch { lease, mark, events_max: 100, worker: self.lease.worker }
     }
 
     pub(super) async fn drain(&self, generation: &Arc<Generation>) -> u64 {
@@ -174,8 +229,35 @@ impl Scene {
     }
 
     async fn run(&self, generation: &Arc<Generation>, task: Task) -> JobOutcome {
+        self.try_run(generation, task).await.unwrap()
+    }
+
+    pub(super) async fn try_run(
+        &self,
+        generation: &Arc<Generation>,
+        task: Task,
+    ) -> Result<JobOutcome, ApplyError> {
         let job = Job::new(Arc::clone(generation), Projector::Sql, Arc::default(), task);
-        self.bench.store.run(job).await.unwrap()
+        self.bench.store.run(job).await
+    }
+
+    /// Nobody gets at the target's rows until this session ends its transaction.
+    pub(super) async fn target_that_nobody_gets_at(&self) -> Client {
+        let session = self.bench.database.connect().await;
+        let lock = format!("BEGIN; LOCK TABLE {}.chain", self.target.home);
+        run(&session, &lock).await;
+        session
+    }
+
+    /// Ends the session that waits for rows of a read model, and returns when it is gone.
+    pub(super) async fn end_whoever_waits_for_rows(&self) {
+        let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'relation' AND NOT granted \
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+        eventually("somebody waits for rows", LIMIT, async || self.bench.number(waits).await > 0)
+            .await;
+        let end = waits.replace("count(*)", "count(pg_terminate_backend(pid))");
+        assert_eq!(self.bench.number(&end).await, 1);
+        eventually("it is gone", LIMIT, async || self.bench.number(waits).await == 0).await;
     }
 
     /// Keys whose rows were not made of all their events, each once, in the order of the log.
