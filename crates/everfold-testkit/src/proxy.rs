@@ -195,6 +195,17 @@ impl Proxy {
         *lock(&self.shared.trap) = Some(Trap::for_request(number, Then::Stall));
     }
 
+    /// The same, counted from the first request behind the one that holds `pattern`.
+    ///
+    /// # Panics
+    ///
+    /// When the pattern is empty or longer than 1024 bytes.
+    pub fn stall_at_request_after(&self, pattern: &[u8], number: u64) {
+        check(pattern);
+        let trap = Trap::for_request_after(pattern, number, Then::Stall);
+        *lock(&self.shared.trap) = Some(trap);
+    }
+
     /// How many requests clients have sent so far.
     pub fn requests(&self) -> u64 {
         self.shared.requests.load(Ordering::Relaxed)
@@ -206,10 +217,7 @@ impl Proxy {
     }
 
     fn set_trap(&self, pattern: &[u8], then: Then) {
-        assert!(
-            (1..=PATTERN_BYTES_MAX).contains(&pattern.len()),
-            "a pattern has 1 to {PATTERN_BYTES_MAX} bytes"
-        );
+        check(pattern);
         *lock(&self.shared.trap) = Some(Trap::for_pattern(pattern, then));
     }
 
@@ -225,6 +233,13 @@ impl Drop for Proxy {
             runtime.shutdown_background();
         }
     }
+}
+
+fn check(pattern: &[u8]) {
+    assert!(
+        (1..=PATTERN_BYTES_MAX).contains(&pattern.len()),
+        "a pattern has 1 to {PATTERN_BYTES_MAX} bytes"
+    );
 }
 
 async fn accept_all(shared: Arc<Shared>, listener: TcpListener) {

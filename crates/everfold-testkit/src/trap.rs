@@ -14,6 +14,8 @@ enum Wait {
     Pattern(Vec<u8>),
     /// So many requests, of all connections.
     Requests(u64),
+    /// The same from a pattern on.
+    RequestsAfter(Vec<u8>, u64),
 }
 
 /// What happens to the bytes that set a trap off, and to their connection.
@@ -50,6 +52,10 @@ impl Trap {
         Trap { wait: Wait::Requests(number.max(1)), then }
     }
 
+    pub(crate) fn for_request_after(pattern: &[u8], number: u64, then: Then) -> Trap {
+        Trap { wait: Wait::RequestsAfter(pattern.to_owned(), number.max(1)), then }
+    }
+
     /// What is caught if `bytes`, which come after `earlier`, complete what it waits for.
     pub(crate) fn spring(
         &mut self,
@@ -59,6 +65,11 @@ impl Trap {
     ) -> Option<Caught> {
         let (start, pattern_end) = match &mut self.wait {
             Wait::Pattern(pattern) => (0, end_of(pattern, earlier, bytes)?),
+            Wait::RequestsAfter(pattern, number) => {
+                end_of(pattern, earlier, bytes)?;
+                self.wait = Wait::Requests(*number);
+                return None;
+            }
             Wait::Requests(left) => {
                 let ends = messages.clone().request_ends(bytes);
                 let at = usize::try_from(*left - 1).unwrap_or(usize::MAX);

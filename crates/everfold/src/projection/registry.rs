@@ -291,7 +291,7 @@ impl Store {
         reason: Option<String>,
     ) -> Result<bool, ProjectionError> {
         let (generation, actor) = (generation.id, operator());
-        let change = StatusChange { generation, from, to, reason, actor };
+        let change = StatusChange { generation, from, to, reason, actor, rebuild: None };
         Ok(self.backend().change_status(change).await?)
     }
 

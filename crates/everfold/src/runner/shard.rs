@@ -421,6 +421,7 @@ impl Shard {
             to: GenerationStatus::Failed,
             reason: Some(reason.clone()),
             actor: self.context.options.worker_name.clone(),
+            rebuild: None,
         };
         while let Err(error) = self.context.store.backend().change_status(change.clone()).await {
             tracing::warn!(projection = generation.name, %error, "its failure cannot be noted");

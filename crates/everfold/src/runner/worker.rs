@@ -391,6 +391,7 @@ impl Worker {
             to: GenerationStatus::Failed,
             reason: Some(reason.clone()),
             actor: self.context.options.worker_name.clone(),
+            rebuild: None,
         };
         self.context.store.backend().change_status(change).await?;
         if let Some(runnable) = self.runnable.get(&generation) {

@@ -16,6 +16,7 @@ use crate::projection::generation::{
 };
 use crate::projection::job::{Job, JobOutcome};
 use crate::projection::projector::{ApplyError, Projector};
+use crate::rebuild::row::RebuildLease;
 
 /// What [`ProjectionBackend::register`] found or did.
 #[derive(Debug, Clone)]
@@ -67,7 +68,8 @@ pub(crate) struct Heads {
     pub(crate) now: jiff::Timestamp,
 }
 
-/// A change of a generation's status by an operator, or by a runner that gives up an inline one.
+/// A change of a generation's status: by an operator, by a runner that gives up an inline one, or by
+/// whoever works on a rebuild.
 #[derive(Debug, Clone)]
 pub(crate) struct StatusChange {
     pub(crate) generation: i32,
@@ -76,6 +78,8 @@ pub(crate) struct StatusChange {
     pub(crate) to: GenerationStatus,
     pub(crate) reason: Option<String>,
     pub(crate) actor: String,
+    /// On behalf of a rebuild: nothing is changed if it is somebody else's by now, or has ended.
+    pub(crate) rebuild: Option<RebuildLease>,
 }
 
 /// A document as it is stored.
@@ -156,7 +160,7 @@ pub(crate) trait ProjectionBackend: Send + Sync {
     /// Changes a generation's status and records it (kind `status`), in one transaction. For an
     /// inline one under the registry gate and its own gate, both exclusive. Clears the attempts and
     /// failures of its checkpoints and raises their epochs, so that no batch goes on under the old
-    /// status. `false` if it was in none of the statuses named.
+    /// status. `false` if it was in none of the statuses named, or the rebuild's lease is lost.
     fn change_status(&self, change: StatusChange) -> BoxFuture<'_, Result<bool, StoreError>> {
         let _ = change;
         missing()

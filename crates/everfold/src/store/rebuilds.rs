@@ -20,6 +20,8 @@ use crate::rebuild::Comparison;
 use crate::rebuild::row::{RebuildFigures, RebuildLease, RebuildRequest, RebuildRow, Wanted};
 use crate::upcast::Upcasters;
 
+use super::StatusChange;
+
 /// How history is copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct CopyPlan {
@@ -182,14 +184,16 @@ pub(crate) trait RebuildBackend: Send + Sync {
         missing()
     }
     /// Ends a rebuild in the phase named in the figures, which is one of the last, and records it
-    /// (kind `rebuild`). `false` if the lease is lost.
+    /// (kind `rebuild`); what becomes of a target that is not switched to happens in the same
+    /// transaction. `false` if the lease is lost.
     fn end_rebuild(
         &self,
         lease: RebuildLease,
         figures: RebuildFigures,
         actor: String,
+        given_up: Option<StatusChange>,
     ) -> BoxFuture<'_, Result<bool, StoreError>> {
-        let _ = (lease, figures, actor);
+        let _ = (lease, figures, actor, given_up);
         missing()
     }
 

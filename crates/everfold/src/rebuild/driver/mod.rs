@@ -15,6 +15,7 @@ mod holders;
 mod switch;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::try_join_all;
 use tokio_util::sync::CancellationToken;
@@ -31,6 +32,9 @@ use crate::store::{Comparing, StatusChange, Store};
 use desk::{Desk, Halt, Step};
 use feed::Feed;
 
+/// Pauses before the end of a rebuild is written down again.
+const TROUBLE_PAUSE: Duration = Duration::from_millis(250);
+const BUSY_PAUSE: Duration = Duration::from_millis(900);
 /// Differences that are named in the message.
 const EXAMPLES: usize = 20;
 
@@ -139,7 +143,7 @@ impl Driver {
                 return Ok(());
             }
             self.desk.say(Some(format!("waiting: {most} rebuilds may run at once")));
-            self.desk.pause(std::time::Duration::from_millis(500)).await?;
+            self.desk.pause(Duration::from_millis(500)).await?;
         }
     }
 
@@ -338,16 +342,16 @@ impl Driver {
         // Whoever hears of the end may begin another one at once.
         self.prepare_spare().await;
         let figures = RebuildFigures { phase: Some(phase), message, ..self.desk.figures() };
-        let ended = self.write_end(figures).await;
-        if ended == Ended::Finished && phase != RebuildPhase::Done {
-            // Nobody else has to do with it from here on.
-            self.give_target_up(phase).await;
-        }
+        let given_up = match phase {
+            RebuildPhase::Done => None,
+            _ => self.given_up(phase).await,
+        };
+        let ended = self.write_end(figures, given_up).await;
         self.remove_leftovers();
         ended
     }
 
-    async fn write_end(&self, figures: RebuildFigures) -> Ended {
+    async fn write_end(&self, figures: RebuildFigures, given_up: Option<StatusChange>) -> Ended {
         let mut troubles = 0;
         loop {
             let (backend, lease) = (self.desk.store.backend(), self.desk.lease);
@@ -355,12 +359,16 @@ impl Driver {
             if let Ok(None) = backend.beat_rebuild(lease, self.desk.lease_ttl, last).await {
                 return Ended::Left;
             }
-            match backend.end_rebuild(lease, figures.clone(), self.actor.clone()).await {
+            let (figures, actor) = (figures.clone(), self.actor.clone());
+            match backend.end_rebuild(lease, figures, actor, given_up.clone()).await {
                 Ok(true) => break,
                 Ok(false) => return Ended::Left,
                 Err(error) if error.is_transient() && troubles < 20 => {
                     troubles += 1;
-                    tokio::time::sleep(std::time::Duration::from_millis(250)).await;
+                    // Appends may have waited for a try that was made behind gates.
+                    let busy = error.kind() == StoreErrorKind::Busy;
+                    let pause = if busy { BUSY_PAUSE } else { TROUBLE_PAUSE };
+                    tokio::time::sleep(pause).await;
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the end of a rebuild could not be noted");
@@ -374,11 +382,11 @@ impl Driver {
         Ended::Finished
     }
 
-    /// A target that is not switched to: one that is built waits for a promotion, one that this rebuild
-    /// made is retired, one that was there is what it was.
-    async fn give_target_up(&self, phase: RebuildPhase) {
-        let Some(id) = self.row.target else { return };
-        let Ok(generation) = self.generation(id).await else { return };
+    /// What becomes of a target that is not switched to: one that is built waits for a promotion, one
+    /// that this rebuild made is retired, one that was there is what it was.
+    async fn given_up(&self, phase: RebuildPhase) -> Option<StatusChange> {
+        let id = self.row.target?;
+        let generation = self.generation(id).await.ok()?;
         let source = self.row.source;
         let (to, reason) = match (self.row.kind, phase) {
             // It is what readers see, and half filled.
@@ -389,7 +397,7 @@ impl Driver {
                 );
                 (GenerationStatus::Rebuilding, Some(reason))
             }
-            (RebuildKind::AsOf, RebuildPhase::Built) => return,
+            (RebuildKind::AsOf, RebuildPhase::Built) => return None,
             (_, RebuildPhase::Built) => (GenerationStatus::Building, generation.reason.clone()),
             (RebuildKind::Switch, _) if source.is_some_and(|source| id < source) => {
                 (GenerationStatus::Kept, None)
@@ -398,7 +406,7 @@ impl Driver {
             _ => (GenerationStatus::Retired, None),
         };
         if to == GenerationStatus::Building && generation.status == to {
-            return;
+            return None;
         }
         let from = [
             GenerationStatus::Building,
@@ -406,11 +414,8 @@ impl Driver {
             GenerationStatus::Failed,
             GenerationStatus::Paused,
         ];
-        let actor = self.actor.clone();
-        let change = StatusChange { generation: id, from: from.to_vec(), to, reason, actor };
-        if let Err(error) = self.desk.store.backend().change_status(change).await {
-            tracing::warn!(%error, "what a rebuild leaves behind could not be given up");
-        }
+        let (from, actor, rebuild) = (from.to_vec(), self.actor.clone(), None);
+        Some(StatusChange { generation: id, from, to, reason, actor, rebuild })
     }
 
     /// A source that the switch has paused, and that could not be made one that is kept, would be fed
@@ -423,6 +428,7 @@ impl Driver {
             to: GenerationStatus::Retired,
             reason: None,
             actor: self.actor.clone(),
+            rebuild: Some(self.desk.lease),
         };
         if let Err(error) = self.desk.store.backend().change_status(change).await {
             tracing::warn!(%error, "the generation that was switched from could not be retired");

@@ -205,6 +205,7 @@ impl Driver {
                 to: GenerationStatus::Retired,
                 reason: None,
                 actor: self.actor.clone(),
+                rebuild: Some(self.desk.lease),
             };
             self.desk.patiently(|| backend.change_status(change.clone())).await?;
         }

@@ -16,7 +16,7 @@ pub(super) mod documents;
 pub(super) mod functions;
 pub(super) mod gates;
 pub(super) mod names;
-mod operate;
+pub(super) mod operate;
 pub(super) mod register;
 pub(super) mod registry;
 mod states;

@@ -14,6 +14,7 @@ use super::unit::{PostgresUnit, TIMEOUTS, statement};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::StoreOptions;
 use crate::projection::generation::{DeadLetterInfo, Lease, MessageInfo, ShardId, SkipInfo};
+use crate::rebuild::row::RebuildLease;
 use crate::store::postgres::connect::{Connections, Param, QueryError};
 use crate::store::postgres::read::stored_max;
 use crate::store::postgres::types::Time;
@@ -37,6 +38,8 @@ const CHANGE_STATUS: &str = "UPDATE everfold.generations \
         SELECT FROM everfold.rebuilds r WHERE r.finished_at IS NULL AND $1 = r.target) \
         OR EXISTS (SELECT FROM everfold.projections p WHERE p.active_generation = $1))) \
     RETURNING id";
+const OWN_REBUILD: &str = "SELECT FROM everfold.rebuilds \
+    WHERE id = $1 AND epoch = $2 AND finished_at IS NULL FOR UPDATE";
 const LOCK_CHECKPOINTS: &str =
     "SELECT FROM everfold.checkpoints WHERE generation = $1 ORDER BY shard FOR UPDATE";
 const CLEAR_FAILURES: &str = "UPDATE everfold.checkpoints \
@@ -127,12 +130,20 @@ pub(in crate::store::postgres) async fn change_status(
     }
 }
 
-async fn change_status_in(
+/// Changes a status in a transaction, behind the gates if it is one that appends look at.
+pub(in crate::store::postgres) async fn change_status_in(
     unit: &mut PostgresUnit<'_>,
     inline: bool,
     change: &StatusChange,
 ) -> Result<bool, StoreError> {
     let id: Param<'_> = (&change.generation, Type::INT4);
+    if let Some(RebuildLease { rebuild, epoch, .. }) = &change.rebuild {
+        // Before everything else, as the steps of a switch do.
+        let params: [Param<'_>; 2] = [(rebuild, Type::INT4), (epoch, Type::INT8)];
+        if unit.ask(OWN_REBUILD, &params).await?.is_empty() {
+            return Ok(false);
+        }
+    }
     if inline {
         // In the order of drains and retries: whoever waits for one of these holds no append up.
         unit.ask(LOCK_CHECKPOINTS, std::slice::from_ref(&id)).await?;

@@ -47,7 +47,7 @@ use crate::rebuild::Comparison;
 use crate::rebuild::row::{RebuildFigures, RebuildLease, RebuildRequest, RebuildRow, Wanted};
 use crate::store::{
     Comparing, Copied, CopyPlan, Copying, Counted, GateHolder, GenerationFacts, RebuildBackend,
-    Removed,
+    Removed, StatusChange,
 };
 pub(super) use copy::Claims;
 
@@ -120,8 +120,10 @@ impl RebuildBackend for PostgresStore {
         lease: RebuildLease,
         figures: RebuildFigures,
         actor: String,
+        given_up: Option<StatusChange>,
     ) -> BoxFuture<'_, Result<bool, StoreError>> {
-        async move { ownership::end(self, lease, &figures, &actor).await }.boxed()
+        async move { ownership::end(self, lease, &figures, &actor, given_up.as_ref()).await }
+            .boxed()
     }
 
     fn make_target(

@@ -10,11 +10,14 @@ use uuid::Uuid;
 use super::row::{columns, rebuild as read, stored};
 use crate::Position;
 use crate::error::StoreError;
-use crate::projection::generation::{Lease, ShardId};
+use crate::projection::generation::{GenerationStatus, Lease, ShardId};
 use crate::projection::projector::ApplyError;
 use crate::rebuild::row::{RebuildFigures, RebuildLease, RebuildPhase, RebuildRow};
+use crate::store::StatusChange;
 use crate::store::postgres::PostgresStore;
 use crate::store::postgres::connect::Param;
+use crate::store::postgres::projection::gates;
+use crate::store::postgres::projection::operate::change_status_in;
 use crate::store::postgres::projection::transaction::{begin, finish};
 use crate::store::postgres::projection::unit::{PostgresUnit, TIMEOUTS, statement};
 use crate::store::postgres::types::JsonText;
@@ -140,14 +143,32 @@ pub(super) async fn end(
     lease: RebuildLease,
     figures: &RebuildFigures,
     actor: &str,
+    given_up: Option<&StatusChange>,
 ) -> Result<bool, StoreError> {
     let mut connection = store.engine.get().await?;
-    let mut unit = begin(&mut connection, &store.options, TIMEOUTS).await?;
-    let of = (lease.rebuild, lease.epoch);
-    let outcome = end_statement(&mut unit, of, figures, actor, true).await;
+    let set_up = if given_up.is_some() { gates::TIMEOUTS } else { TIMEOUTS };
+    let mut unit = begin(&mut connection, &store.options, set_up).await?;
+    let outcome = end_in(&mut unit, lease, figures, actor, given_up).await;
     let (outcome, end) = finish(unit, outcome).await;
     end.settle(&connection);
     outcome
+}
+
+async fn end_in(
+    unit: &mut PostgresUnit<'_>,
+    lease: RebuildLease,
+    figures: &RebuildFigures,
+    actor: &str,
+    given_up: Option<&StatusChange>,
+) -> Result<bool, StoreError> {
+    let of = (lease.rebuild, lease.epoch);
+    let ended = end_statement(unit, of, figures, actor, true).await?;
+    if let Some(change) = given_up.filter(|_| ended) {
+        // Appends leave alone what is being built and what is retired alike.
+        let behind_gates = change.to != GenerationStatus::Retired;
+        change_status_in(unit, behind_gates, change).await?;
+    }
+    Ok(ended)
 }
 
 /// Ends a rebuild at an epoch; `false` if it has another by now.

@@ -24,6 +24,8 @@ const CHANGE_STATUS: &str = "UPDATE everfold_generations SET status = ?2, reason
 const CLEAR_FAILURES: &str = "UPDATE everfold_checkpoints \
     SET attempts = 0, failure = NULL, epoch = epoch + 1, owner = NULL, expires_at = NULL \
     WHERE generation = ?1";
+const OWN_REBUILD: &str = "SELECT 1 FROM everfold_rebuilds \
+    WHERE id = ?1 AND epoch = ?2 AND finished_at IS NULL";
 const LIST_SKIPS: &str = "SELECT position, key, reason, skipped_at FROM everfold_skips \
     WHERE generation = ?1 ORDER BY position LIMIT ?2";
 const LIST_MESSAGES: &str = "SELECT recorded_at, generation, kind, position, key, actor, message, id \
@@ -47,6 +49,12 @@ pub(in crate::store::sqlite) fn change_status(
     connection: &Connection,
     change: &StatusChange,
 ) -> Result<bool, rusqlite::Error> {
+    if let Some(lease) = change.rebuild {
+        let params = (lease.rebuild, lease.epoch);
+        if !connection.prepare_cached(OWN_REBUILD)?.exists(params)? {
+            return Ok(false);
+        }
+    }
     let from: Vec<&str> = change.from.iter().map(|status| status.as_str()).collect();
     let from = serde_json::to_string(&from).expect("a list of texts is JSON");
     let params = (change.generation, change.to.as_str(), &change.reason, from);

@@ -35,7 +35,7 @@ use uuid::Uuid;
 use super::SqliteStore;
 use super::connection::in_transaction;
 use super::error::store_error;
-use super::projection::ENGINE_PATIENCE;
+use super::projection::{ENGINE_PATIENCE, operate};
 use crate::Position;
 use crate::error::{ProjectionError, StoreError};
 use crate::projection::Projection;
@@ -43,7 +43,7 @@ use crate::projection::generation::{Generation, Lease};
 use crate::projection::projector::{ApplyError, Projector};
 use crate::rebuild::Comparison;
 use crate::rebuild::row::{RebuildFigures, RebuildLease, RebuildRequest, RebuildRow, Wanted};
-use crate::store::{Comparing, Counted, GenerationFacts, RebuildBackend, Removed};
+use crate::store::{Comparing, Counted, GenerationFacts, RebuildBackend, Removed, StatusChange};
 
 impl RebuildBackend for SqliteStore {
     fn restore_snapshot(
@@ -127,8 +127,15 @@ impl RebuildBackend for SqliteStore {
         lease: RebuildLease,
         figures: RebuildFigures,
         actor: String,
+        given_up: Option<StatusChange>,
     ) -> BoxFuture<'_, Result<bool, StoreError>> {
-        self.change(move |connection| lease::end(connection, lease, &figures, &actor))
+        self.change(move |connection| {
+            let ended = lease::end(connection, lease, &figures, &actor)?;
+            if let Some(change) = given_up.filter(|_| ended) {
+                operate::change_status(connection, &change)?;
+            }
+            Ok(ended)
+        })
     }
 
     fn make_target(

@@ -81,6 +81,7 @@ pub(super) fn retire(
         to: GenerationStatus::Retired,
         reason: None,
         actor: actor.to_owned(),
+        rebuild: None,
     };
     operate::change_status(connection, &change).map(drop)
 }

@@ -140,7 +140,9 @@ impl Bench {
     pub(super) async fn end(&self, copying: &Copying) {
         let figures =
             RebuildFigures { phase: Some(RebuildPhase::Built), ..RebuildFigures::default() };
-        assert!(self.store.end_rebuild(copying.lease, figures, "ann".to_owned()).await.unwrap());
+        assert!(
+            self.store.end_rebuild(copying.lease, figures, "ann".to_owned(), None).await.unwrap()
+        );
     }
 
     pub(super) async fn plan(&self, copying: &mut Copying) -> usize {

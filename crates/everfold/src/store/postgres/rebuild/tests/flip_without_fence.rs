@@ -111,6 +111,7 @@ async fn operator_cannot_set_the_old_generation_going_before_it_is_known_from_wh
         to: crate::projection::generation::GenerationStatus::Kept,
         reason: None,
         actor: "ann".to_owned(),
+        rebuild: None,
     };
     assert!(!scene.bench.store.change_status(change).await.unwrap());
     assert_eq!(scene.status(&scene.source).await, "paused");

@@ -7,8 +7,9 @@ use crate::error::ProjectionError;
 use crate::projection::Projection;
 use crate::projection::generation::GenerationStatus;
 use crate::projection::projector::ApplyError;
-use crate::rebuild::row::{RebuildFigures, RebuildPhase, Wanted};
+use crate::rebuild::row::{RebuildFigures, RebuildLease, RebuildPhase, Wanted};
 use crate::rebuild::{RebuildKind, RebuildPhase as Phase};
+use crate::store::StatusChange;
 
 fn inline(version: u32) -> Projection {
     Projection::sql("totals", version)
@@ -89,7 +90,8 @@ async fn lease_is_one_workers_until_it_expires_and_then_fences_him_out() {
     assert!(matches!(lost, Err(ApplyError::LeaseLost)), "{lost:?}");
     let after = bench.store.target_leases(second).await.unwrap();
     assert!(after.iter().zip(&before).all(|(after, before)| after.epoch > before.epoch));
-    let ended = bench.store.end_rebuild(first, figures.clone(), "x".to_owned()).await.unwrap();
+    let ended =
+        bench.store.end_rebuild(first, figures.clone(), "x".to_owned(), None).await.unwrap();
     assert!(!ended, "it is not his to end");
     let refused = bench.store.make_target(first, projection).await.unwrap_err();
     assert!(refused.to_string().contains("somebody else"), "{refused}");
@@ -97,7 +99,7 @@ async fn lease_is_one_workers_until_it_expires_and_then_fences_him_out() {
     bench.store.leave_rebuild(second).await.unwrap();
     let third = bench.take(first.rebuild).await.expect("it was left");
     let figures = RebuildFigures { phase: Some(Phase::Done), ..figures };
-    assert!(bench.store.end_rebuild(third, figures, "ann".to_owned()).await.unwrap());
+    assert!(bench.store.end_rebuild(third, figures, "ann".to_owned(), None).await.unwrap());
     assert!(bench.take(first.rebuild).await.is_none(), "it has ended");
     let row = bench.row().await;
     assert_eq!((row.phase, row.finished_at.is_some()), (Phase::Done, true));
@@ -191,7 +193,7 @@ async fn registration_finds_neither_what_is_being_built_nor_the_past() {
         let target = bench.store.make_target(lease, projection.clone()).await.unwrap();
         assert_eq!(bench.registered(projection.clone()).await.id, first.id, "{kind:?}");
         let built = RebuildFigures { phase: Some(Phase::Built), ..RebuildFigures::default() };
-        bench.store.end_rebuild(lease, built, "ann".to_owned()).await.unwrap();
+        bench.store.end_rebuild(lease, built, "ann".to_owned(), None).await.unwrap();
         let found = if kind == RebuildKind::AsOf { first.id } else { target.id };
         assert_eq!(bench.registered(projection.clone()).await.id, found, "{kind:?}");
     }
@@ -224,4 +226,45 @@ async fn target_of_a_rebuild_that_was_taken_meanwhile_leaves_nothing_behind() {
     assert_eq!(bench.number("SELECT count(*) FROM everfold.generations").await, 1);
     let homes = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'everfold\\_%'";
     assert_eq!(bench.number(homes).await, 1);
+}
+
+fn change(generation: i32, to: GenerationStatus, rebuild: Option<RebuildLease>) -> StatusChange {
+    let from = vec![GenerationStatus::Building];
+    StatusChange { generation, from, to, reason: None, actor: "ann".to_owned(), rebuild }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_has_lost_a_rebuild_changes_no_status() {
+    let bench = Bench::new().await;
+    bench.registered(inline(1)).await;
+    let first = bench.taken(&inline(1), RebuildKind::Beside).await;
+    let target = bench.store.make_target(first, inline(1)).await.unwrap().id;
+    bench.run("UPDATE everfold.rebuilds SET expires_at = clock_timestamp() - interval '1 s'").await;
+    let second = bench.take(first.rebuild).await.expect("its lease has run out");
+    let status = async || {
+        let sql = format!("SELECT status FROM everfold.generations WHERE id = {target}");
+        bench.texts(&sql).await.remove(0)
+    };
+    let fail =
+        |lease| bench.store.change_status(change(target, GenerationStatus::Failed, Some(lease)));
+    assert!(!fail(first).await.unwrap());
+    assert_eq!(status().await, "building");
+
+    // The end, and what becomes of the target, are one.
+    let failed = RebuildFigures { phase: Some(RebuildPhase::Failed), ..RebuildFigures::default() };
+    let end = |lease| {
+        let given_up = change(target, GenerationStatus::Retired, None);
+        bench.store.end_rebuild(lease, failed.clone(), "ann".to_owned(), Some(given_up))
+    };
+    assert!(!end(first).await.unwrap());
+    assert_eq!((status().await.as_str(), bench.row().await.finished_at), ("building", None));
+    // An append that has looked at it is not waited for.
+    let gate = format!(
+        "pg_advisory_xact_lock_shared('everfold.generations'::regclass::oid::int, {target})"
+    );
+    bench.run(&format!("BEGIN; SELECT {gate}")).await;
+    assert!(end(second).await.unwrap());
+    assert_eq!(status().await, "retired");
+    assert!(bench.row().await.finished_at.is_some());
+    assert!(!fail(second).await.unwrap(), "it has ended");
 }

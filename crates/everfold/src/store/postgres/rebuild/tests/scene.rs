@@ -136,7 +136,7 @@ impl Scene {
 
     /// Readers see the target, the source is kept, and this rebuild has ended: the way back begins.
     pub(super) async fn turned_round(mut self) -> Scene {
-        self.bench.store.end_rebuild(self.lease, done(), "ann".to_owned()).await.unwrap();
+        self.bench.store.end_rebuild(self.lease, done(), "ann".to_owned(), None).await.unwrap();
         let projection = chain().inline().build().unwrap();
         let mut wanted = request(&projection, RebuildKind::Switch);
         wanted.target = Some(self.source.id);

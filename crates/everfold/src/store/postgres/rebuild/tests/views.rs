@@ -180,7 +180,7 @@ async fn going_back_and_removing_the_new_one_leaves_the_views_of_the_old() {
     switch.flip().await;
     let figures = RebuildFigures { phase: Some(RebuildPhase::Done), ..RebuildFigures::default() };
     let bench = &switch.bench;
-    assert!(bench.store.end_rebuild(switch.lease, figures, "ann".to_owned()).await.unwrap());
+    assert!(bench.store.end_rebuild(switch.lease, figures, "ann".to_owned(), None).await.unwrap());
     let mut back = request(&totals(1, COLUMNS), RebuildKind::Switch);
     back.target = Some(switch.old.id);
     let (row, _) = bench.store.request_rebuild(back).await.unwrap();
@@ -227,7 +227,7 @@ async fn first_generation_and_tables_that_come_and_go() {
     bench.flip(lease, old.id, None).await;
     assert_eq!(bench.number(rows).await, 1);
     let figures = RebuildFigures { phase: Some(RebuildPhase::Done), ..RebuildFigures::default() };
-    bench.store.end_rebuild(lease, figures, "ann".to_owned()).await.unwrap();
+    bench.store.end_rebuild(lease, figures, "ann".to_owned(), None).await.unwrap();
 
     let two = tables(2, &["both", "new"]);
     let lease = bench.taken(&two, RebuildKind::Beside).await;
