@@ -5,12 +5,12 @@ use clap::{Args, Subcommand};
 use everfold::{DeadLetter, Position, ProjectionError, Retried, Store};
 use serde::Serialize;
 
+use super::listing::{self, Listing};
 use super::status::count;
 use crate::cli::Global;
 use crate::confirm::confirm;
 use crate::failure::Outcome;
 use crate::output::{Output, shown};
-use crate::table::Table;
 
 /// A list as long as this may have been cut.
 const LISTED_MAX: usize = 10_000;
@@ -40,12 +40,8 @@ Examples:
   everfold dead-letters list
   everfold dead-letters list cart_totals --json | jq 'select(.behind == null)'")]
 pub(crate) struct List {
-    /// Only of this projection
-    #[arg(value_name = "NAME")]
-    name: Option<String>,
-    /// Print them as JSON lines
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    of: Listing,
 }
 
 /// Apply dead letters again, then what waits behind them, in order
@@ -115,28 +111,15 @@ struct Listed<'a> {
 
 impl List {
     async fn run(self, store: &Store) -> anyhow::Result<Outcome> {
-        let names = super::names_or_all(store, self.name).await?;
-        let mut output = Output::new();
-        let mut table =
-            Table::new(&["PROJECTION", "POSITION", "STREAM", "TYPE", "KEY", "SINCE", "TRIES"]);
-        let mut found = false;
-        for projection in &names {
+        let columns = ["PROJECTION", "POSITION", "STREAM", "TYPE", "KEY", "SINCE", "TRIES"];
+        let mut list = listing::List::new(self.of.json, &columns);
+        for projection in &super::names_or_all(store, self.of.name).await? {
             for letter in &store.dead_letters(projection).await? {
-                found = true;
-                if self.json {
-                    output.json(&Listed { projection, letter })?;
-                } else {
-                    table.row(cells(projection, letter), below(letter));
-                }
+                let listed = Listed { projection, letter };
+                list.add(&listed, cells(projection, letter), below(letter))?;
             }
         }
-        match (self.json, found) {
-            (true, _) => {}
-            (false, true) => output.line(table)?,
-            (false, false) => output.line("no dead letters")?,
-        }
-        output.flush()?;
-        Ok(Outcome::Done)
+        list.end("no dead letters")
     }
 }
 

@@ -11,6 +11,7 @@ mod export;
 mod health;
 mod import;
 mod init;
+mod listing;
 mod messages;
 mod pause;
 mod plan;

@@ -1,9 +1,9 @@
 //! `everfold promote`.
 
 use clap::Args;
-use everfold::RebuildOptions;
+use everfold::Store;
 
-use super::rebuild::{Following, Switching, follow};
+use super::rebuild::Switch;
 use crate::cli::Global;
 use crate::failure::Outcome;
 
@@ -16,23 +16,13 @@ Examples:
   everfold rebuild cart_totals --no-promote && everfold promote cart_totals
   everfold promote cart_totals --allow-dead-letters")]
 pub(crate) struct Promote {
-    /// The projection
-    #[arg(value_name = "NAME")]
-    name: String,
     #[command(flatten)]
-    switching: Switching,
-    #[command(flatten)]
-    following: Following,
+    switch: Switch,
 }
 
 impl Promote {
     pub(crate) async fn run(self, global: &Global) -> anyhow::Result<Outcome> {
-        let store = global.target()?.open_existing().await?;
-        let mut options = RebuildOptions::default();
-        self.switching.set(&mut options);
-        let switched = store.promote(&self.name, options);
-        let outcome = follow(&self.name, self.following, switched).await;
-        store.close().await;
-        outcome
+        let promote = async |store: &Store, name: &str, options| store.promote(name, options).await;
+        self.switch.run(global, promote).await
     }
 }

@@ -3,12 +3,12 @@
 use clap::{Args, Subcommand};
 use everfold::{RebuildProgress, Store};
 
+use super::listing::{self, Listing};
 use super::rebuild::{line, percent};
 use crate::cli::Global;
 use crate::commands::differences;
 use crate::failure::Outcome;
 use crate::output::{Output, shown};
-use crate::table::Table;
 
 /// List rebuilds; pause, resume or cancel one
 #[derive(Debug, Args)]
@@ -47,12 +47,8 @@ Examples:
   everfold rebuilds list
   everfold rebuilds list cart_totals --json")]
 struct List {
-    /// Only of this projection
-    #[arg(value_name = "NAME")]
-    name: Option<String>,
-    /// Print them as JSON lines
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    of: Listing,
 }
 
 /// Let a rebuild stand still until it is resumed
@@ -127,42 +123,18 @@ fn told(outcome: Result<(), everfold::ProjectionError>, text: &str) -> anyhow::R
 
 impl List {
     async fn run(self, store: &Store) -> anyhow::Result<Outcome> {
-        if let Some(name) = &self.name {
+        if let Some(name) = &self.of.name {
             // For its error, which suggests a name.
             store.projection(name).await?;
         }
-        let mut rebuilds = store.rebuilds().await?;
-        rebuilds.retain(|rebuild| self.name.as_ref().is_none_or(|name| rebuild.name == *name));
-        let mut output = Output::new();
-        if self.json {
-            rebuilds.iter().try_for_each(|rebuild| output.json(rebuild))?;
-        } else if rebuilds.is_empty() {
-            output.line("no rebuilds")?;
-        } else {
-            output.line(self.table(&rebuilds))?;
+        let columns = ["NAME", "VERSION", "KIND", "PHASE", "DONE", "ASKED FOR", "BY", "RUN BY"];
+        let mut list = listing::List::new(self.of.json, &columns);
+        for rebuild in &store.rebuilds().await? {
+            if self.of.name.as_ref().is_none_or(|name| rebuild.name == *name) {
+                list.add(rebuild, cells(rebuild), self.below(rebuild))?;
+            }
         }
-        output.flush()?;
-        Ok(Outcome::Done)
-    }
-
-    fn table(&self, rebuilds: &[RebuildProgress]) -> Table {
-        let mut table =
-            Table::new(&["NAME", "VERSION", "KIND", "PHASE", "DONE", "ASKED FOR", "BY", "RUN BY"]);
-        for rebuild in rebuilds {
-            let worker = rebuild.worker.as_deref().unwrap_or("-");
-            let cells = vec![
-                rebuild.name.clone(),
-                rebuild.version.to_string(),
-                rebuild.kind.to_string(),
-                rebuild.phase.to_string(),
-                done(rebuild),
-                rebuild.requested_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-                shown(&rebuild.requested_by),
-                shown(worker),
-            ];
-            table.row(cells, self.below(rebuild));
-        }
-        table
+        list.end("no rebuilds")
     }
 
     fn below(&self, rebuild: &RebuildProgress) -> Vec<String> {
@@ -180,7 +152,7 @@ impl List {
             lines.push(shown(message));
         }
         if let Some(comparison) = &rebuild.comparison
-            && self.name.is_some()
+            && self.of.name.is_some()
             && !comparison.examples.is_empty()
         {
             let table = differences::table(&comparison.examples, "BEFORE", "NOW").to_string();
@@ -188,6 +160,19 @@ impl List {
         }
         lines
     }
+}
+
+fn cells(rebuild: &RebuildProgress) -> Vec<String> {
+    vec![
+        rebuild.name.clone(),
+        rebuild.version.to_string(),
+        rebuild.kind.to_string(),
+        rebuild.phase.to_string(),
+        done(rebuild),
+        rebuild.requested_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        shown(&rebuild.requested_by),
+        shown(rebuild.worker.as_deref().unwrap_or("-")),
+    ]
 }
 
 fn done(rebuild: &RebuildProgress) -> String {

@@ -63,6 +63,6 @@ impl Replay {
         options.from = self.from.map(Position);
         options.to = self.to.map(Position);
         options.rebuild = rebuild;
-        follow(&self.name, self.following, store.replay(&self.name, options)).await
+        follow(store, &self.name, self.following, store.replay(&self.name, options)).await
     }
 }

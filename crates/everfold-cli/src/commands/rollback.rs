@@ -1,9 +1,9 @@
 //! `everfold rollback`.
 
 use clap::Args;
-use everfold::RebuildOptions;
+use everfold::Store;
 
-use super::rebuild::{Following, Switching, follow};
+use super::rebuild::Switch;
 use crate::cli::Global;
 use crate::failure::Outcome;
 
@@ -16,23 +16,14 @@ Examples:
   everfold rollback cart_totals
   everfold rollback cart_totals --json")]
 pub(crate) struct Rollback {
-    /// The projection
-    #[arg(value_name = "NAME")]
-    name: String,
     #[command(flatten)]
-    switching: Switching,
-    #[command(flatten)]
-    following: Following,
+    switch: Switch,
 }
 
 impl Rollback {
     pub(crate) async fn run(self, global: &Global) -> anyhow::Result<Outcome> {
-        let store = global.target()?.open_existing().await?;
-        let mut options = RebuildOptions::default();
-        self.switching.set(&mut options);
-        let switched = store.rollback(&self.name, options);
-        let outcome = follow(&self.name, self.following, switched).await;
-        store.close().await;
-        outcome
+        let rollback =
+            async |store: &Store, name: &str, options| store.rollback(name, options).await;
+        self.switch.run(global, rollback).await
     }
 }

@@ -6,11 +6,11 @@ use clap::{Args, Subcommand};
 use everfold::{Skip, Store};
 use serde::Serialize;
 
+use super::listing::{self, Listing};
 use super::status::count;
 use crate::cli::Global;
 use crate::failure::Outcome;
-use crate::output::{self, Output, shown};
-use crate::table::Table;
+use crate::output::{self, shown};
 
 /// Look at what inline projections owe, and settle it
 #[derive(Debug, Subcommand)]
@@ -80,12 +80,8 @@ Examples:
   everfold skips list cart_totals
   everfold skips list --json | jq -r .reason | sort | uniq -c")]
 pub(crate) struct List {
-    /// Only of this projection
-    #[arg(value_name = "NAME")]
-    name: Option<String>,
-    /// Print them as JSON lines
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    of: Listing,
 }
 
 #[derive(Serialize)]
@@ -123,30 +119,17 @@ impl Drain {
 impl List {
     async fn run(self, global: &Global) -> anyhow::Result<Outcome> {
         let store = global.target()?.open_existing().await?;
-        let names = super::names_or_all(&store, self.name).await?;
-        let mut output = Output::new();
-        let mut table = Table::new(&["PROJECTION", "POSITION", "KEY", "SINCE", "REASON"]);
-        let mut found = false;
-        for projection in &names {
+        let columns = ["PROJECTION", "POSITION", "KEY", "SINCE", "REASON"];
+        let mut list = listing::List::new(self.of.json, &columns);
+        for projection in &super::names_or_all(&store, self.of.name).await? {
             for skip in &store.skips(projection).await? {
-                found = true;
-                if self.json {
-                    output.json(&Owed { projection, skip })?;
-                    continue;
-                }
                 let since = skip.skipped_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
                 let (position, reason) = (skip.position.to_string(), shown(&skip.reason));
                 let cells = vec![projection.clone(), position, shown(&skip.key), since, reason];
-                table.row(cells, Vec::new());
+                list.add(&Owed { projection, skip }, cells, Vec::new())?;
             }
         }
         store.close().await;
-        match (self.json, found) {
-            (true, _) => {}
-            (false, true) => output.line(table)?,
-            (false, false) => output.line("nothing is owed")?,
-        }
-        output.flush()?;
-        Ok(Outcome::Done)
+        list.end("nothing is owed")
     }
 }

@@ -4,10 +4,10 @@ use clap::{Args, Subcommand};
 use everfold::Store;
 use indicatif::{HumanBytes, HumanCount};
 
+use super::listing::{self, Listing};
 use crate::cli::Global;
 use crate::failure::Outcome;
 use crate::output::{Output, shown};
-use crate::table::Table;
 
 /// List snapshots of read models; drop one
 #[derive(Debug, Args)]
@@ -41,12 +41,8 @@ Examples:
   everfold snapshots list
   everfold snapshots list cart_totals --json")]
 struct List {
-    /// Only of this projection
-    #[arg(value_name = "NAME")]
-    name: Option<String>,
-    /// Print them as JSON lines
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    of: Listing,
 }
 
 /// Drop a snapshot
@@ -88,18 +84,10 @@ impl Drop {
 
 impl List {
     async fn run(self, store: &Store) -> anyhow::Result<Outcome> {
-        let names = super::names_or_all(store, self.name).await?;
-        let mut output = Output::new();
-        let mut table =
-            Table::new(&["ID", "PROJECTION", "VERSION", "POSITION", "ROWS", "SIZE", "TAKEN", "BY"]);
-        let mut found = false;
-        for name in &names {
-            for snapshot in &store.read_model_snapshots(name).await? {
-                found = true;
-                if self.json {
-                    output.json(snapshot)?;
-                    continue;
-                }
+        let columns = ["ID", "PROJECTION", "VERSION", "POSITION", "ROWS", "SIZE", "TAKEN", "BY"];
+        let mut list = listing::List::new(self.of.json, &columns);
+        for name in super::names_or_all(store, self.of.name).await? {
+            for snapshot in &store.read_model_snapshots(&name).await? {
                 let cells = vec![
                     snapshot.id.to_string(),
                     snapshot.name.clone(),
@@ -110,15 +98,9 @@ impl List {
                     snapshot.taken_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
                     shown(&snapshot.taken_by),
                 ];
-                table.row(cells, Vec::new());
+                list.add(snapshot, cells, Vec::new())?;
             }
         }
-        match (self.json, found) {
-            (true, _) => {}
-            (false, true) => output.line(table)?,
-            (false, false) => output.line("no snapshots")?,
-        }
-        output.flush()?;
-        Ok(Outcome::Done)
+        list.end("no snapshots")
     }
 }

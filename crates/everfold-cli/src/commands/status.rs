@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use clap::Args;
-use everfold::{Position, ProjectionStatus, RebuildProgress, Store};
+use everfold::{GenerationStatus, Position, ProjectionStatus, RebuildProgress, Store};
 use serde::Serialize;
 
 use super::rebuild;
@@ -147,13 +147,22 @@ impl fmt::Display for Report {
             let last = self.projections.get(index + 1).is_none_or(|next| next.name != status.name);
             let rebuild = self.rebuilds.iter().find(|rebuild| rebuild.name == status.name);
             lines.extend(rebuild.filter(|_| last).map(under_way));
-            table.row(cells(status), lines);
+            let filled_by = rebuild.filter(|rebuild| is_filled_by(status, rebuild));
+            table.row(cells(status, filled_by), lines);
         }
         write!(f, "{table}")
     }
 }
 
-fn cells(status: &ProjectionStatus) -> Vec<String> {
+/// Whether a rebuild, and no runner, feeds this.
+fn is_filled_by(status: &ProjectionStatus, rebuild: &RebuildProgress) -> bool {
+    status.status == GenerationStatus::Building
+        && status.version == rebuild.version
+        && rebuild.worker.is_some()
+        && status.shards.iter().all(|shard| shard.owner.is_none())
+}
+
+fn cells(status: &ProjectionStatus, filled_by: Option<&RebuildProgress>) -> Vec<String> {
     let behind = match status.lag_events {
         0 => "-".to_owned(),
         events => format!("{} {}", count(events, "event"), age::shown(status.lag_seconds)),
@@ -163,6 +172,12 @@ fn cells(status: &ProjectionStatus) -> Vec<String> {
         rate if rate < 10.0 => format!("{rate:.1}/s"),
         rate => format!("{rate:.0}/s"),
     };
+    let (trend, run_by) = match filled_by {
+        Some(RebuildProgress { phase, worker: Some(worker), .. }) => {
+            (phase.to_string(), shown(worker))
+        }
+        _ => (status.trend.to_string(), owners(status)),
+    };
     vec![
         status.name.clone(),
         status.version.to_string(),
@@ -171,8 +186,8 @@ fn cells(status: &ProjectionStatus) -> Vec<String> {
         status.position.to_string(),
         behind,
         rate,
-        status.trend.to_string(),
-        owners(status),
+        trend,
+        run_by,
     ]
 }
 

@@ -14,6 +14,7 @@ use crate::store::{Unit, Wanted};
 use crate::{Position, RecordedEvent};
 
 /// Events that are read and applied at once.
+#[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "PostgreSQL alone needs it"))]
 const PAGE_EVENTS: usize = 5_000;
 
 /// Which events a read model holds.
@@ -85,6 +86,7 @@ pub(crate) struct Trial<'a> {
 
 impl Trial<'_> {
     /// Applies what it does not have yet; returns how many events that were.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "PostgreSQL alone needs it"))]
     pub(crate) async fn fill<U: Unit>(&self, unit: &mut U) -> Result<u64, ApplyError> {
         let generation = &*self.job.generation;
         let mut after = self.has.iter().copied().min().unwrap_or_default();

@@ -211,6 +211,15 @@ impl Store {
         Ok(rows.into_iter().map(RebuildProgress::of).collect())
     }
 
+    /// The names of live workers that have the code for a rebuild, by its number, and so take it up
+    /// when nobody works on it; none: somebody has to start a [`Runner`](crate::Runner) with it.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn rebuild_carriers(&self, rebuild: i32) -> Result<Vec<String>, ProjectionError> {
+        Ok(self.backend().rebuild_carriers(rebuild).await?)
+    }
+
     /// Lets a rebuild rest until [`Store::resume_rebuild`]; nothing is lost.
     ///
     /// # Errors

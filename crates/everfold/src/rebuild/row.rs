@@ -127,7 +127,9 @@ pub(crate) struct RebuildRow {
     pub(crate) message: Option<String>,
     pub(crate) report: RebuildReport,
     pub(crate) wanted: Wanted,
+    #[cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "SQLite alone needs it"))]
     pub(crate) epoch: i64,
+    #[cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "SQLite alone needs it"))]
     pub(crate) owner: Option<Uuid>,
     pub(crate) owner_name: Option<String>,
     /// Whether its owner has given a sign of life lately.

@@ -40,6 +40,7 @@ pub struct ReadModelSnapshot {
 }
 
 /// An event that could not be applied, or waits behind one, as a snapshot keeps it.
+#[cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "SQLite alone needs it"))]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeptLetter {
     pub(crate) position: i64,
@@ -50,6 +51,7 @@ pub(crate) struct KeptLetter {
 }
 
 /// An event that is owed, as a snapshot keeps it.
+#[cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "SQLite alone needs it"))]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeptSkip {
     pub(crate) position: i64,

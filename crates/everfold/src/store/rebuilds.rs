@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::Position;
-use crate::error::{ProjectionError, StoreError, StoreErrorKind};
+use crate::error::{ProjectionError, StoreError};
 use crate::projection::Projection;
 use crate::projection::generation::{Generation, Lease};
 use crate::projection::projector::{ApplyError, Projector};
@@ -34,6 +34,7 @@ pub(crate) struct CopyPlan {
 }
 
 /// What is needed to copy one part of history into a generation.
+#[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "PostgreSQL alone needs it"))]
 #[derive(Debug, Clone)]
 pub(crate) struct Copying {
     pub(crate) lease: RebuildLease,
@@ -52,6 +53,7 @@ pub(crate) struct Copying {
 }
 
 /// How a part of history was copied.
+#[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "PostgreSQL alone needs it"))]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Copied {
     /// A part is done.
@@ -94,6 +96,7 @@ pub(crate) struct GateHolder {
 pub(crate) enum Removed {
     Done,
     /// Somebody may still see it: transactions older than the switch, in words.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "PostgreSQL alone needs it"))]
     Seen(Vec<String>),
 }
 
@@ -105,6 +108,7 @@ pub(crate) struct GenerationFacts {
     pub(crate) name: String,
     pub(crate) version: u32,
     /// Retired, and its tables are still there.
+    #[cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "SQLite alone needs it"))]
     pub(crate) is_retired: bool,
     /// As it was registered, with the settings.
     pub(crate) definition: serde_json::Value,
@@ -132,19 +136,13 @@ pub(crate) trait RebuildBackend: Send + Sync {
     fn request_rebuild(
         &self,
         request: RebuildRequest,
-    ) -> BoxFuture<'_, Result<(RebuildRow, bool), StoreError>> {
-        let _ = request;
-        missing()
-    }
+    ) -> BoxFuture<'_, Result<(RebuildRow, bool), StoreError>>;
     /// Rebuilds of all projections, the newest first: those that are open, or the last `max`.
     fn rebuilds(
         &self,
         open: bool,
         max: usize,
-    ) -> BoxFuture<'_, Result<Vec<RebuildRow>, StoreError>> {
-        let _ = (open, max);
-        missing()
-    }
+    ) -> BoxFuture<'_, Result<Vec<RebuildRow>, StoreError>>;
     /// Takes a rebuild that nobody works on, or whose worker died, and with it the leases of the
     /// target's shards. `None` if somebody else works on it, or it has ended.
     fn take_rebuild(
@@ -153,25 +151,18 @@ pub(crate) trait RebuildBackend: Send + Sync {
         worker: Uuid,
         worker_name: String,
         ttl: Duration,
-    ) -> BoxFuture<'_, Result<Option<RebuildLease>, StoreError>> {
-        let _ = (rebuild, worker, worker_name, ttl);
-        missing()
-    }
+    ) -> BoxFuture<'_, Result<Option<RebuildLease>, StoreError>>;
+    /// The names of live workers that can build what a rebuild is to build, and so take it up.
+    fn rebuild_carriers(&self, rebuild: i32) -> BoxFuture<'_, Result<Vec<String>, StoreError>>;
     /// A sign of life with progress; the row as it is then, or `None` if the lease is lost.
     fn beat_rebuild(
         &self,
         lease: RebuildLease,
         ttl: Duration,
         figures: RebuildFigures,
-    ) -> BoxFuture<'_, Result<Option<RebuildRow>, StoreError>> {
-        let _ = (lease, ttl, figures);
-        missing()
-    }
+    ) -> BoxFuture<'_, Result<Option<RebuildRow>, StoreError>>;
     /// Gives the lease up, so that somebody else can go on at once.
-    fn leave_rebuild(&self, lease: RebuildLease) -> BoxFuture<'_, Result<(), StoreError>> {
-        let _ = lease;
-        missing()
-    }
+    fn leave_rebuild(&self, lease: RebuildLease) -> BoxFuture<'_, Result<(), StoreError>>;
     /// What an operator wants of an open rebuild; `false` if it has ended. One that nobody works on is
     /// cancelled by this itself, if it has not switched yet.
     fn steer_rebuild(
@@ -179,10 +170,7 @@ pub(crate) trait RebuildBackend: Send + Sync {
         rebuild: i32,
         wanted: Wanted,
         actor: String,
-    ) -> BoxFuture<'_, Result<bool, StoreError>> {
-        let _ = (rebuild, wanted, actor);
-        missing()
-    }
+    ) -> BoxFuture<'_, Result<bool, StoreError>>;
     /// Ends a rebuild in the phase named in the figures, which is one of the last, and records it
     /// (kind `rebuild`); what becomes of a target that is not switched to happens in the same
     /// transaction. `false` if the lease is lost.
@@ -192,10 +180,7 @@ pub(crate) trait RebuildBackend: Send + Sync {
         figures: RebuildFigures,
         actor: String,
         given_up: Option<StatusChange>,
-    ) -> BoxFuture<'_, Result<bool, StoreError>> {
-        let _ = (lease, figures, actor, given_up);
-        missing()
-    }
+    ) -> BoxFuture<'_, Result<bool, StoreError>>;
 
     /// Makes an empty generation of the projection with the status `building`, as the rebuild's
     /// target, with the leases of its shards. For an inline one under the registry gate, at the end.
@@ -204,10 +189,7 @@ pub(crate) trait RebuildBackend: Send + Sync {
         &self,
         lease: RebuildLease,
         projection: Projection,
-    ) -> BoxFuture<'_, Result<Generation, ProjectionError>> {
-        let _ = (lease, projection);
-        missing()
-    }
+    ) -> BoxFuture<'_, Result<Generation, ProjectionError>>;
     /// Makes an empty generation of the projection ahead of time, if readers see this very definition,
     /// and lets the views show it as soon as it is active; `make_target` puts it to use. Gives up spares
     /// of other definitions. Waits for nobody for long, and does nothing where there is nothing to do, or
@@ -217,10 +199,7 @@ pub(crate) trait RebuildBackend: Send + Sync {
         async { Ok(()) }.boxed()
     }
     /// The leases of the target's shards, for jobs.
-    fn target_leases(&self, lease: RebuildLease) -> BoxFuture<'_, Result<Vec<Lease>, ApplyError>> {
-        let _ = lease;
-        missing_apply()
-    }
+    fn target_leases(&self, lease: RebuildLease) -> BoxFuture<'_, Result<Vec<Lease>, ApplyError>>;
     /// Decides, once, up to where and in which parts history is copied; later calls return what is
     /// left. A store that copies in batches alone returns a plan without parts.
     fn plan_copy(&self, copying: Copying) -> BoxFuture<'_, Result<CopyPlan, ApplyError>> {
@@ -241,28 +220,19 @@ pub(crate) trait RebuildBackend: Send + Sync {
     /// Gives up a target of which some parts were copied and others failed, so that a new one is made
     /// and filled in batches (sets `by_batches` in the stored options and `target` to nothing, forgets
     /// the parts). It is marked `retired`, unless readers see it.
-    fn discard_target(&self, lease: RebuildLease) -> BoxFuture<'_, Result<(), ApplyError>> {
-        let _ = lease;
-        missing_apply()
-    }
+    fn discard_target(&self, lease: RebuildLease) -> BoxFuture<'_, Result<(), ApplyError>>;
     /// Fills the target from a snapshot: tables, checkpoints, dead letters, skips.
     fn restore_snapshot(
         &self,
         lease: RebuildLease,
         snapshot: i32,
-    ) -> BoxFuture<'_, Result<(), ApplyError>> {
-        let _ = (lease, snapshot);
-        missing_apply()
-    }
+    ) -> BoxFuture<'_, Result<(), ApplyError>>;
     /// Shows the target, which nobody feeds, under names of its own: the read model as of a position.
     fn show_as_of(
         &self,
         lease: RebuildLease,
         position: Position,
-    ) -> BoxFuture<'_, Result<(), ProjectionError>> {
-        let _ = (lease, position);
-        missing()
-    }
+    ) -> BoxFuture<'_, Result<(), ProjectionError>>;
     /// Retired generations whose tables are still there: somebody saw them when they were retired.
     fn leftovers(&self) -> BoxFuture<'_, Result<Vec<Generation>, StoreError>> {
         async { Ok(Vec::new()) }.boxed()
@@ -270,10 +240,7 @@ pub(crate) trait RebuildBackend: Send + Sync {
     /// Compares the target with the source, row by row, at one moment: the target as it would be if it
     /// had exactly the events that the source has then. Changes nothing. Refused
     /// ([`ApplyError::Refused`]) if the source stays behind the target because nobody feeds it.
-    fn compare(&self, comparing: Comparing) -> BoxFuture<'_, Result<Comparison, ApplyError>> {
-        let _ = comparing;
-        missing_apply()
-    }
+    fn compare(&self, comparing: Comparing) -> BoxFuture<'_, Result<Comparison, ApplyError>>;
     /// Lets the readers' views show the target as soon as the row says so, without changing what they
     /// show now. Nothing to do on SQLite, where the switch replaces the views.
     fn widen_views(&self, lease: RebuildLease) -> BoxFuture<'_, Result<(), ProjectionError>> {
@@ -296,32 +263,14 @@ pub(crate) trait RebuildBackend: Send + Sync {
         generation: i32,
         projector: Option<Projector>,
         actor: String,
-    ) -> BoxFuture<'_, Result<Removed, ProjectionError>> {
-        let _ = (generation, projector, actor);
-        missing()
-    }
+    ) -> BoxFuture<'_, Result<Removed, ProjectionError>>;
 
     /// What a plan has to know of generations: those that are not retired, and those that are and
     /// still have tables, in the order of their ids.
-    fn generation_facts(&self) -> BoxFuture<'_, Result<Vec<GenerationFacts>, StoreError>> {
-        missing()
-    }
+    fn generation_facts(&self) -> BoxFuture<'_, Result<Vec<GenerationFacts>, StoreError>>;
     /// About how many events of these types there are; `None`: of all.
     fn count_events(
         &self,
         types: Option<Vec<String>>,
-    ) -> BoxFuture<'_, Result<Counted, StoreError>> {
-        let _ = types;
-        missing()
-    }
-}
-
-fn missing<T: Send + 'static, E: From<StoreError> + Send + 'static>()
--> BoxFuture<'static, Result<T, E>> {
-    let error = StoreError::new(StoreErrorKind::Other, "not built yet");
-    std::future::ready(Err(error.into())).boxed()
-}
-
-fn missing_apply<T: Send + 'static>() -> BoxFuture<'static, Result<T, ApplyError>> {
-    missing()
+    ) -> BoxFuture<'_, Result<Counted, StoreError>>;
 }

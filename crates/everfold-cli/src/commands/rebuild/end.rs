@@ -14,13 +14,46 @@ use crate::output::shown;
 #[derive(Serialize)]
 pub(super) struct Ended {
     joined: bool,
+    /// What readers saw before is kept.
+    #[serde(skip)]
+    way_back: bool,
     #[serde(flatten)]
     progress: RebuildProgress,
 }
 
 impl Ended {
-    pub(super) fn new(progress: RebuildProgress, joined: bool) -> Ended {
-        Ended { joined, progress }
+    pub(super) fn new(progress: RebuildProgress, joined: bool, way_back: bool) -> Ended {
+        Ended { joined, way_back, progress }
+    }
+}
+
+/// A rebuild that was asked for and is left to others.
+#[derive(Serialize)]
+pub(super) struct Detached {
+    pub(super) joined: bool,
+    /// Live workers that have the code for it.
+    pub(super) carried_by: Vec<String>,
+    #[serde(flatten)]
+    pub(super) progress: RebuildProgress,
+}
+
+impl fmt::Display for Detached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RebuildProgress { name, version, worker, .. } = &self.progress;
+        let look = format!("`everfold rebuilds {name}` shows how it gets on");
+        match (worker.as_deref().filter(|_| self.joined), self.carried_by.first()) {
+            (Some(worker), _) => {
+                write!(f, "asked for before: {} works on it; {look}", shown(worker))
+            }
+            (None, Some(runner)) => {
+                write!(f, "asked for: {} carries {name} and takes it up; {look}", shown(runner))
+            }
+            (None, None) => write!(
+                f,
+                "asked for, and nobody works on it: no live runner carries version {version} of {name}; \
+                 start `everfold run`, or `everfold rebuild {name}` without --detach"
+            ),
+        }
     }
 }
 
@@ -48,7 +81,7 @@ impl fmt::Display for Ended {
         if let Some(message) = progress.message.as_deref().filter(|message| !message.is_empty()) {
             write!(f, "\n  note      {}", shown(message))?;
         }
-        match next(progress) {
+        match next(progress, self.way_back) {
             Some(next) => write!(f, "\n  next      {next}"),
             None => Ok(()),
         }
@@ -80,7 +113,7 @@ fn applied(progress: &RebuildProgress) -> String {
     format!("{events} events in {} ({rate}/s)", age::shown(seconds))
 }
 
-fn next(progress: &RebuildProgress) -> Option<String> {
+fn next(progress: &RebuildProgress, way_back: bool) -> Option<String> {
     let name = &progress.name;
     match (progress.phase, progress.kind) {
         (RebuildPhase::Built, RebuildKind::AsOf) => {
@@ -89,8 +122,7 @@ fn next(progress: &RebuildProgress) -> Option<String> {
         (RebuildPhase::Built, _) => Some(format!(
             "`everfold promote {name}` switches readers over, `everfold retire {name}` drops it"
         )),
-        (RebuildPhase::Done, RebuildKind::InPlace) => None,
-        (RebuildPhase::Done, _) => Some(format!(
+        (RebuildPhase::Done, _) if way_back => Some(format!(
             "`everfold rollback {name}` goes back, `everfold retire {name}` drops what readers saw before"
         )),
         _ => None,

@@ -4,7 +4,7 @@ use std::future::Future;
 
 use anyhow::bail;
 use clap::Args;
-use everfold::{ProjectionError, Rebuild, RebuildPhase};
+use everfold::{GenerationStatus, ProjectionError, Rebuild, RebuildPhase, Store};
 use futures::StreamExt;
 
 use super::end;
@@ -24,17 +24,21 @@ pub(crate) struct Following {
     json: bool,
 }
 
+/// What comes of asking for a rebuild.
+pub(crate) type Asked = Result<Rebuild, ProjectionError>;
+
 /// Asks for a rebuild, shows how it gets on, and tells how it ended.
 pub(crate) async fn follow(
+    store: &Store,
     name: &str,
     following: Following,
-    asked: impl Future<Output = Result<Rebuild, ProjectionError>>,
+    asked: impl Future<Output = Asked>,
 ) -> anyhow::Result<Outcome> {
     // First, so that a signal in between is not lost.
     let mut signals = Signals::listen()?;
     let mut rebuild = asked.await?;
     if following.detach {
-        return detach(name, following, rebuild).await;
+        return detach(store, following, rebuild).await;
     }
     if rebuild.joined() {
         eprintln!("{}", joined(name, &rebuild));
@@ -59,12 +63,13 @@ pub(crate) async fn follow(
     let progress = rebuild.progress();
     match rebuild.finish().await {
         Ok(progress) => {
-            output::print(&end::Ended::new(progress, joined), following.json)?;
+            let way_back = has_way_back(store, name).await;
+            output::print(&end::Ended::new(progress, joined, way_back), following.json)?;
             Ok(Outcome::Done)
         }
         // It is there, and a check kept readers from being switched over.
         Err(error) if progress.phase == RebuildPhase::Built => {
-            output::print(&end::Ended::new(progress, joined), following.json)?;
+            output::print(&end::Ended::new(progress, joined, false), following.json)?;
             eprintln!("error: {}", self::shown(&error.to_string()));
             Ok(Outcome::Unhealthy)
         }
@@ -82,17 +87,17 @@ fn joined(name: &str, rebuild: &Rebuild) -> String {
     format!("a rebuild of {name} is under way, asked for by {by}; {who}")
 }
 
-async fn detach(name: &str, following: Following, rebuild: Rebuild) -> anyhow::Result<Outcome> {
+/// Whether there is a generation that readers saw before.
+async fn has_way_back(store: &Store, name: &str) -> bool {
+    let all = store.projections().await.unwrap_or_default();
+    all.iter().any(|status| status.name == name && status.status == GenerationStatus::Kept)
+}
+
+async fn detach(store: &Store, following: Following, rebuild: Rebuild) -> anyhow::Result<Outcome> {
     let (joined, progress) = (rebuild.joined(), rebuild.progress());
     rebuild.leave().await;
-    if following.json {
-        output::print(&end::Ended::new(progress, joined), true)?;
-    } else {
-        eprintln!(
-            "asked for: a runner that carries {name} takes it up (`everfold run`); `everfold rebuilds` \
-             shows how it gets on"
-        );
-    }
+    let carried_by = store.rebuild_carriers(progress.id).await?;
+    output::print(&end::Detached { joined, carried_by, progress }, following.json)?;
     Ok(Outcome::Done)
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use everfold::{Projection, RebuildOptions, Store};
 
-pub(crate) use follow::{Following, follow};
+pub(crate) use follow::{Asked, Following, follow};
 pub(crate) use show::{line, percent};
 
 use crate::age;
@@ -128,6 +128,34 @@ impl Switching {
     }
 }
 
+/// A switch to a generation that is there.
+#[derive(Debug, Args)]
+pub(crate) struct Switch {
+    /// The projection
+    #[arg(value_name = "NAME")]
+    name: String,
+    #[command(flatten)]
+    switching: Switching,
+    #[command(flatten)]
+    following: Following,
+}
+
+impl Switch {
+    pub(crate) async fn run(
+        self,
+        global: &Global,
+        ask: impl AsyncFnOnce(&Store, &str, RebuildOptions) -> Asked,
+    ) -> anyhow::Result<Outcome> {
+        let store = global.target()?.open_existing().await?;
+        let mut options = RebuildOptions::default();
+        self.switching.set(&mut options);
+        let asked = ask(&store, &self.name, options);
+        let outcome = follow(&store, &self.name, self.following, asked).await;
+        store.close().await;
+        outcome
+    }
+}
+
 impl Rebuild {
     pub(crate) async fn run(self, global: &Global) -> anyhow::Result<Outcome> {
         let projection = in_project(global, &self.name)?;
@@ -150,7 +178,7 @@ impl Rebuild {
             register(store, projection).await?;
         }
         let (name, options) = (self.name.clone(), self.options());
-        follow(&name, self.following, store.rebuild(&name, options)).await
+        follow(store, &name, self.following, store.rebuild(&name, options)).await
     }
 
     fn options(&self) -> RebuildOptions {

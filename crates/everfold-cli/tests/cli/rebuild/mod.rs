@@ -14,6 +14,7 @@ on_both_stores! {
     inline_projection_is_changed_switched_and_switched_back,
     catch_up_projection_is_changed_switched_and_switched_back,
     new_projection_is_filled_with_the_events_there_are,
+    new_catch_up_projection_with_many_events_is_filled_before_it_is_read,
     same_version_is_built_again_in_place,
     version_that_was_not_promoted_waits_for_it,
     rows_that_differ_too_much_keep_readers_where_they_are,
@@ -99,6 +100,25 @@ async fn new_projection_is_filled_with_the_events_there_are(shop: Shop) {
     assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|4", "b|2"]);
     shop.numbers("more", &[("a", Some(5))]);
     assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|9", "b|2"]);
+
+    shop.sums("totals", INLINE);
+    let ran = shop.run(&["rebuild", "totals"]).done();
+    let ran = ran.prints("readers see version 1 of totals now");
+    assert!(!ran.stdout.contains("rollback"), "there is nothing to go back to: {ran:#?}");
+}
+
+async fn new_catch_up_projection_with_many_events_is_filled_before_it_is_read(shop: Shop) {
+    shop.numbers("events", &[("a", Some(1)); 10_001]);
+    shop.sums("sums", CATCH_UP);
+    let planned = shop.run(&["plan"]).done();
+    planned.prints("before readers see it").prints("run: everfold rebuild sums");
+    let ran = shop.run(&["run", "--once"]).done();
+    assert!(ran.stderr.contains("sums version 1 is building: the store has events"), "{ran:#?}");
+    assert!(ran.stderr.contains("sums version 1 is active at position"), "{ran:#?}");
+    assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|10001"]);
+    let rebuilds = shop.run(&["rebuilds", "--json"]).done().json_lines();
+    assert_eq!(rebuilds.len(), 1, "{rebuilds:#?}");
+    assert_eq!(rebuilds[0]["phase"], "done");
 }
 
 async fn same_version_is_built_again_in_place(shop: Shop) {

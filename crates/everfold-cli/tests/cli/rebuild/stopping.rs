@@ -90,9 +90,21 @@ async fn runner_takes_up_what_was_asked_for(shop: Shop) {
     given(&shop, CATCH_UP);
     doubled(&shop, "catch-up");
     let ran = shop.run(&["rebuild", "sums", "--detach"]).done();
-    assert!(ran.stderr.contains("asked for: a runner that carries sums takes it up"), "{ran:#?}");
+    ran.prints(
+        "nobody works on it: no live runner carries version 2 of sums; start `everfold run`",
+    );
     let running = shop.start(&[]);
     eventually("the runner has switched", LIMIT, async || rebuild(&shop)["phase"] == "done").await;
     assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|8", "b|4"]);
+
+    let carried_by = async || {
+        let ran = shop.run(&["rebuild", "sums", "--detach", "--json"]).done().json();
+        let names = ran["carried_by"].as_array().unwrap();
+        names.len() == 1
+    };
+    eventually("a live runner is named", LIMIT, carried_by).await;
+    let ran = shop.run(&["rebuild", "sums", "--detach"]).done();
+    let said = ["carries sums and takes it up", "works on it"];
+    assert!(said.iter().any(|said| ran.stdout.contains(said)), "{ran:#?}");
     running.stop();
 }

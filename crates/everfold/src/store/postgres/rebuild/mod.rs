@@ -93,6 +93,10 @@ impl RebuildBackend for PostgresStore {
         async move { ownership::take(self, rebuild, worker, &worker_name, ttl).await }.boxed()
     }
 
+    fn rebuild_carriers(&self, rebuild: i32) -> BoxFuture<'_, Result<Vec<String>, StoreError>> {
+        request::carriers(self, rebuild).boxed()
+    }
+
     fn beat_rebuild(
         &self,
         lease: RebuildLease,

@@ -30,6 +30,12 @@ const LIST: &str = concat!(
      WHERE NOT $1 OR r.finished_at IS NULL \
      ORDER BY r.id DESC LIMIT CASE WHEN $1 THEN NULL ELSE $2::bigint END"
 );
+/// A worker carries generations; what is to be built is one by its definition.
+const CARRIERS: &str = "SELECT DISTINCT w.name FROM everfold.rebuilds r \
+    JOIN everfold.generations g ON (g.projection, g.version, g.definition_hash) \
+        = (r.projection, r.version, r.definition_hash) \
+    JOIN everfold.workers w ON g.id = ANY (w.carries) AND w.expires_at >= clock_timestamp() \
+    WHERE r.id = $1 ORDER BY 1";
 const LOCK_OPEN: &str = "SELECT epoch, flipped_at IS NOT NULL OR EXISTS (\
             SELECT FROM everfold.projections p WHERE p.active_generation = target), \
         (owner IS NOT NULL AND expires_at >= clock_timestamp()) IS TRUE \
@@ -102,6 +108,14 @@ pub(super) async fn list(
     let params: [Param<'_>; 2] = [(&open, Type::BOOL), (&max, Type::INT8)];
     let rows = store.engine.get().await?.query(LIST, &params).await?;
     rows.iter().map(rebuild).collect()
+}
+
+pub(super) async fn carriers(
+    store: &PostgresStore,
+    rebuild: i32,
+) -> Result<Vec<String>, StoreError> {
+    let rows = store.engine.get().await?.query(CARRIERS, &[(&rebuild, Type::INT4)]).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 pub(super) async fn steer(

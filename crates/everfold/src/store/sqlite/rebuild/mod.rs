@@ -100,6 +100,10 @@ impl RebuildBackend for SqliteStore {
         self.change(move |connection| lease::take(connection, rebuild, worker, &worker_name, ttl))
     }
 
+    fn rebuild_carriers(&self, rebuild: i32) -> BoxFuture<'_, Result<Vec<String>, StoreError>> {
+        self.ask(move |connection| rows::carriers(connection, rebuild))
+    }
+
     fn beat_rebuild(
         &self,
         lease: RebuildLease,

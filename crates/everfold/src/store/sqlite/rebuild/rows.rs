@@ -24,6 +24,13 @@ const FIND_PROJECTION: &str = "SELECT id FROM everfold_projections \
     WHERE namespace = ?1 AND name = ?2 AND (NOT ?3 OR active_generation IS NULL)";
 const FIND_OPEN: &str =
     "SELECT id FROM everfold_rebuilds WHERE projection = ?1 AND finished_at IS NULL";
+/// A worker carries generations; what is to be built is one by its definition.
+const CARRIERS: &str = "SELECT DISTINCT w.name FROM everfold_rebuilds r \
+    JOIN everfold_generations g ON g.projection = r.projection AND g.version = r.version \
+        AND g.definition_hash = r.definition_hash \
+    JOIN everfold_workers w ON w.expires_at > CAST(unixepoch('subsec') * 1000 AS INTEGER) \
+        AND g.id IN (SELECT value FROM json_each(w.carries)) \
+    WHERE r.id = ?1 ORDER BY 1";
 const RETIRE: &str =
     "UPDATE everfold_generations SET status = 'retired', reason = NULL WHERE id = ?1";
 const WANT: &str = "UPDATE everfold_rebuilds SET wanted = ?2 WHERE id = ?1 AND finished_at IS NULL";
@@ -127,6 +134,14 @@ fn insert(
         say(connection, &row, &request.requested_by, "was asked for")?;
     }
     Ok(id)
+}
+
+/// The names of live workers that can build what a rebuild is to build.
+pub(super) fn carriers(
+    connection: &Connection,
+    rebuild: i32,
+) -> Result<Vec<String>, rusqlite::Error> {
+    connection.prepare_cached(CARRIERS)?.query_map([rebuild], |row| row.get(0))?.collect()
 }
 
 /// Writes down what happened to a rebuild.
