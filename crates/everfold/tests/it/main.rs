@@ -28,6 +28,7 @@ mod limits;
 mod model;
 mod open;
 mod out_of_step;
+mod page_of_tests;
 mod pausing;
 mod places;
 mod poison;
