@@ -33,6 +33,7 @@ mod pristine_store;
 mod racing_appends;
 mod rebuild_cut;
 mod rebuild_held;
+mod rebuild_reports;
 mod rebuild_under_load;
 mod registration;
 mod rolling_migration;

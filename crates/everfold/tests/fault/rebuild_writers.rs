@@ -187,7 +187,6 @@ impl Library {
 
 /// What failed is repeated, if that is any use.
 async fn again(error: &AppendError, written: &Written) {
-    println!("an append is repeated: {error}");
     assert!(error.is_transient(), "an append was refused: {error}");
     written.failed.fetch_add(1, Ordering::Relaxed);
     tokio::time::sleep(AGAIN).await;
@@ -219,7 +218,6 @@ impl Plain {
             let begun = Instant::now();
             while let Err(error) = planned.run(&session).await {
                 assert!(begun.elapsed() < LIMIT * 2, "not answered for long: {}", describe(&error));
-                println!("a transaction is repeated: {}", describe(&error));
                 written.failed.fetch_add(1, Ordering::Relaxed);
                 if session.try_run("ROLLBACK").await.is_err() {
                     session = Session::reopen(&self.url).await;
