@@ -1,5 +1,6 @@
 //! What is wrong with projections, by thresholds.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -95,7 +96,8 @@ impl Store {
         check_projections(&projections, &rebuilds, &HealthOptions::default(), &mut problems);
         problems.extend(rebuilds.iter().filter_map(check_rebuild));
         if problems.is_empty() {
-            let message = match projections.len() {
+            let names: BTreeSet<&str> = projections.iter().map(|status| &*status.name).collect();
+            let message = match names.len() {
                 0 => "none are registered".to_owned(),
                 count => format!("{count} registered, nothing is wrong with them"),
             };
