@@ -12,6 +12,8 @@ mod failure;
 mod output;
 mod progress;
 mod project;
+#[cfg(test)]
+mod reference;
 mod selection;
 mod signals;
 mod size;

@@ -82,6 +82,8 @@ pub use uuid::Uuid;
 mod pages {
     #[doc = include_str!("../../../README.md")]
     struct Readme;
+    #[doc = include_str!("../../../docs/start/rust.md")]
+    struct RustStart;
     #[doc = include_str!("../../../docs/guide/rust.md")]
     struct RustGuide;
     #[doc = include_str!("../../../docs/guide/rebuilds.md")]

@@ -2,6 +2,7 @@
 
 mod append;
 mod demo;
+mod docs;
 mod doctor;
 mod events;
 mod export;

@@ -1,0 +1,361 @@
+//! The documentation, followed as a reader would: what a page says to run is run, in its order, in a
+//! folder of its own, and what it shows must be what comes out.
+//!
+//! | block in a page | |
+//! |---|---|
+//! | `sh run` | is run; `exits=3` after it names the exit code, 0 otherwise |
+//! | `sql run` | is run by psql, on SQLite in the folder's store; `fails=EF001` names an error |
+//! | `text output` | what the block before it prints: `…` stands for anything, alone for any lines |
+//! | `toml file=NAME`, `sql file=NAME` | is written to the file |
+//!
+//! All other blocks are only shown; what the reader need not see stands in a comment (`<!-- … -->`). On
+//! SQLite `read_model_` stands for `read_model.` in SQL.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use everfold::sqlite::rusqlite::types::ValueRef;
+use everfold::sqlite::rusqlite::{Connection, Row};
+
+use crate::shop::{Shop, on_both_stores};
+use crate::support::{Ran, ended};
+
+/// Follows pages: those of the first list on both stores, those of the second on PostgreSQL.
+macro_rules! followed {
+    ([$($page:ident: $path:literal),* $(,)?], [$($only:ident: $only_path:literal),* $(,)?] $(,)?) => {
+        const FOLLOWED: &[&str] = &[$($path,)* $($only_path,)*];
+        $(async fn $page(shop: Shop) { follow($path, &shop); })*
+        on_both_stores!($($page),*);
+        $(
+            #[tokio::test(flavor = "multi_thread")]
+            async fn $only() { follow($only_path, &Shop::postgres().await); }
+        )*
+    };
+}
+
+followed!(
+    [
+        start_with_the_command: "start/command.md",
+        add_a_projection: "how-to/add-a-projection.md",
+        change_a_projection: "how-to/change-a-projection.md",
+        roll_back: "how-to/roll-back.md",
+        backfill: "how-to/backfill.md",
+        replay: "how-to/replay.md",
+        verify: "how-to/verify.md",
+        poison_events: "how-to/poison-events.md",
+        read_your_writes: "how-to/read-your-writes.md",
+        back_up_and_restore: "how-to/back-up-and-restore.md",
+        guide_to_the_command: "guide/command.md",
+        guide_to_projections: "guide/projections.md",
+        guide_to_rebuilds: "guide/rebuilds.md",
+    ],
+    [
+        start_with_sql: "start/sql.md",
+        guide_to_sql: "guide/sql.md",
+        migrate_from_an_outbox: "how-to/migrate-from-an-outbox.md",
+        reference_of_tables: "reference/tables.md",
+    ],
+);
+
+#[test]
+fn every_page_with_something_to_run_is_followed() {
+    let mut pages = Vec::new();
+    collect(&docs(), &mut pages);
+    for page in pages {
+        let steps = steps(&fs::read_to_string(&page).unwrap());
+        let name = page.strip_prefix(docs()).unwrap().to_str().unwrap();
+        let runs =
+            steps.iter().any(|step| matches!(step.what, What::Shell { .. } | What::Sql { .. }));
+        assert_eq!(FOLLOWED.contains(&name), runs, "{name}");
+    }
+}
+
+#[test]
+fn links_between_pages_lead_somewhere() {
+    let mut pages = vec![docs().join("../README.md")];
+    collect(&docs(), &mut pages);
+    for page in pages {
+        let text = fs::read_to_string(&page).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let file = link.split('#').next().unwrap();
+            if file.is_empty() || file.contains("://") {
+                continue;
+            }
+            let target = page.parent().unwrap().join(file);
+            assert!(target.exists(), "{}: {link}", page.display());
+            if let Some((_, anchor)) = link.split_once('#') {
+                let text = fs::read_to_string(&target).unwrap();
+                assert!(anchors(&text).any(|a| a == anchor), "{}: {link}", page.display());
+            }
+        }
+    }
+}
+
+/// What the reference has to name, read from where it is defined.
+#[test]
+fn reference_names_every_column_code_setting_and_key() {
+    let library = docs().join("../crates/everfold");
+    let source = |file: &str| fs::read_to_string(library.join(file)).unwrap();
+    let page = |name: &str| fs::read_to_string(docs().join("reference").join(name)).unwrap();
+
+    let tables = page("tables.md");
+    for line in source("sql/postgres/schema.txt").lines() {
+        let Some(column) = line.strip_prefix("column everfold.") else { continue };
+        let (table, column) = column.split(' ').next().unwrap().split_once('.').unwrap();
+        let section = tables.split(&format!("\n### {table}\n")).nth(1).unwrap_or_default();
+        let section = section.split("\n### ").next().unwrap();
+        assert!(section.contains(&format!("`{column}`")), "tables.md: {table}.{column}");
+    }
+
+    let settings = page("settings.md");
+    for file in ["src/options.rs", "src/runner/options.rs", "src/rebuild/options.rs"] {
+        for line in source(file).lines().filter_map(|line| line.strip_prefix("    pub ")) {
+            let Some((field, _)) = line.split_once(": ") else { continue };
+            assert!(settings.contains(&format!("`{field}`")), "settings.md: {field}");
+        }
+    }
+
+    let toml = page("toml.md");
+    let keys = source("src/projection/folder/settings.rs");
+    let keys = keys.split("const KEYS").nth(1).unwrap().split("];").next().unwrap();
+    for key in keys.split('"').skip(1).step_by(2) {
+        assert!(toml.contains(&format!("\n| `{key}` |")), "toml.md: {key}");
+    }
+
+    let errors = page("errors.md");
+    for entry in fs::read_dir(library.join("sql/postgres/functions")).unwrap() {
+        let functions = fs::read_to_string(entry.unwrap().path()).unwrap();
+        for code in functions.split("ERRCODE = '").skip(1).map(|rest| &rest[..5]) {
+            assert!(errors.contains(&format!("\n| `{code}` |")), "errors.md: {code}");
+        }
+    }
+}
+
+/// The anchors of a page's headings, as they are made of their text.
+fn anchors(text: &str) -> impl Iterator<Item = String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    headings.map(|line| {
+        let words = line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+        words.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect()
+    })
+}
+
+fn docs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
+}
+
+/// The Markdown files in a folder and those below it.
+fn collect(folder: &Path, pages: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, pages);
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            pages.push(path);
+        }
+    }
+}
+
+/// A block that matters, and the line where it begins.
+struct Step {
+    line: usize,
+    what: What,
+    text: String,
+}
+
+enum What {
+    Shell { exits: i32 },
+    Sql { fails: Option<String> },
+    Output,
+    File { name: String },
+}
+
+impl What {
+    /// What the words behind the three ticks say; `None` for a block that is only shown.
+    fn of(words: &str) -> Option<What> {
+        let (language, rest) = words.split_once(' ')?;
+        let given = |key: &str| {
+            let found = rest.split(' ').find_map(|word| word.strip_prefix(key));
+            found.map(str::to_owned)
+        };
+        if let Some(name) = given("file=") {
+            return Some(What::File { name });
+        }
+        match (language, rest.split(' ').next()?) {
+            ("sh", "run") => {
+                let exits = given("exits=").map_or(0, |code| code.parse().unwrap());
+                Some(What::Shell { exits })
+            }
+            ("sql", "run") => Some(What::Sql { fails: given("fails=") }),
+            ("text", "output") => Some(What::Output),
+            _ => panic!("a block is marked \"{words}\", which means nothing"),
+        }
+    }
+}
+
+fn steps(page: &str) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut lines = page.lines().enumerate();
+    while let Some((number, line)) = lines.next() {
+        let Some(words) = line.strip_prefix("```") else { continue };
+        let inside = lines.by_ref().map(|(_, line)| line).take_while(|line| *line != "```");
+        let text: Vec<&str> = inside.collect();
+        // Rust's own marks are for the doc tests.
+        let what = if words.starts_with("rust") { None } else { What::of(words) };
+        if let Some(what) = what {
+            steps.push(Step { line: number + 1, what, text: text.join("\n") + "\n" });
+        }
+    }
+    steps
+}
+
+/// Where the reader is, and what he saw last.
+struct Reader<'a> {
+    shop: &'a Shop,
+    folder: PathBuf,
+    seen: String,
+}
+
+fn follow(page: &str, shop: &Shop) {
+    let text = fs::read_to_string(docs().join(page)).unwrap();
+    let mut reader = Reader { shop, folder: shop.folder.path().to_owned(), seen: String::new() };
+    for step in steps(&text) {
+        let place = format!("{page}:{}", step.line);
+        match &step.what {
+            What::Shell { exits } => reader.shell(&step.text, *exits, &place),
+            What::Sql { fails: None } => reader.sql(&step.text, &place),
+            What::Sql { fails: Some(code) } => reader.failing_sql(&step.text, code, &place),
+            What::Output => assert_shows(&step.text, &reader.seen, &place),
+            What::File { name } => {
+                let path = reader.folder.join(name);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, &step.text).unwrap();
+            }
+        }
+    }
+}
+
+impl Reader<'_> {
+    /// Runs lines of a shell where the last ones ended.
+    fn shell(&mut self, lines: &str, exits: i32, place: &str) {
+        let note = self.shop.folder.file(".folder");
+        let script =
+            format!("exec 2>&1\ntrap 'pwd > {}' EXIT\nset -euo pipefail\n{lines}", note.display());
+        let binaries = Path::new(env!("CARGO_BIN_EXE_everfold")).parent().unwrap();
+        let path = format!("{}:{}", binaries.display(), std::env::var("PATH").unwrap());
+        let mut command = Command::new("bash");
+        command.args(["-c", &script]).current_dir(&self.folder).env("PATH", path);
+        command.env_remove("EVERFOLD_URL").env_remove("CLICOLOR_FORCE");
+        if !self.shop.is_sqlite() {
+            command.env("EVERFOLD_URL", self.shop.url());
+        }
+        let ran = run(command);
+        assert_eq!(ran.code, Some(exits), "{place}: {ran:#?}");
+        self.seen = ran.stdout;
+        self.folder = PathBuf::from(fs::read_to_string(note).unwrap().trim_end());
+    }
+
+    fn sql(&mut self, sql: &str, place: &str) {
+        if self.shop.is_sqlite() {
+            self.seen = query(&self.folder.join("everfold.db"), sql);
+            return;
+        }
+        let ran = self.psql(sql);
+        assert_eq!(ran.code, Some(0), "{place}: {ran:#?}");
+        self.seen = ran.stdout;
+    }
+
+    fn failing_sql(&mut self, sql: &str, code: &str, place: &str) {
+        assert!(!self.shop.is_sqlite(), "{place}: errors with a code are PostgreSQL's");
+        let ran = self.psql(sql);
+        assert_eq!(ran.code, Some(3), "{place}: {ran:#?}");
+        assert!(ran.stderr.contains(&format!("ERROR:  {code}: ")), "{place}: {ran:#?}");
+        self.seen = ran.stdout;
+    }
+
+    fn psql(&self, sql: &str) -> Ran {
+        let file = self.shop.folder.file(".statements.sql");
+        fs::write(&file, sql).unwrap();
+        let mut command = Command::new("psql");
+        command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-v", "VERBOSITY=verbose"]);
+        command.arg("-d").arg(self.shop.url()).arg("-f").arg(file);
+        run(command)
+    }
+}
+
+fn run(mut command: Command) -> Ran {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    ended(command.spawn().unwrap())
+}
+
+/// The rows of one statement on a SQLite file, as psql would print them.
+fn query(file: &Path, sql: &str) -> String {
+    let sql = sql.replace("read_model.", "read_model_");
+    let connection = Connection::open(file).unwrap();
+    let mut statement = connection.prepare(&sql).unwrap();
+    let columns = statement.column_count();
+    let print = |row: &Row<'_>| {
+        let cells = (0..columns).map(|column| match row.get_ref(column).unwrap() {
+            ValueRef::Null => String::new(),
+            ValueRef::Integer(number) => number.to_string(),
+            ValueRef::Real(number) => number.to_string(),
+            ValueRef::Text(text) | ValueRef::Blob(text) => String::from_utf8_lossy(text).into(),
+        });
+        Ok(cells.collect::<Vec<_>>().join("|") + "\n")
+    };
+    statement.query_map([], print).unwrap().map(Result::unwrap).collect()
+}
+
+/// Lines of a page against what was printed, whatever the widths of columns are.
+#[track_caller]
+fn assert_shows(page: &str, printed: &str, place: &str) {
+    let plain = |text: &str| -> Vec<String> {
+        let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+        lines.filter(|line| !line.is_empty()).collect()
+    };
+    let (page, mut printed) = (plain(page), plain(printed).into_iter().peekable());
+    let mut skips = false;
+    for line in &page {
+        if line == "…" {
+            skips = true;
+            continue;
+        }
+        while skips && printed.peek().is_some_and(|found| !matches(line, found)) {
+            printed.next();
+        }
+        let found = printed.next().unwrap_or_default();
+        assert!(
+            matches(line, &found),
+            "{place}: the page has\n  {line}\nand it printed\n  {found}"
+        );
+        skips = false;
+    }
+    let rest: Vec<String> = printed.collect();
+    assert!(skips || rest.is_empty(), "{place}: it also printed {rest:#?}");
+}
+
+/// Whether a line is as the page has it, with anything for each `…`.
+fn matches(page: &str, printed: &str) -> bool {
+    let mut parts = page.split('…');
+    let Some(mut rest) = printed.strip_prefix(parts.next().unwrap_or_default()) else {
+        return false;
+    };
+    let parts: Vec<&str> = parts.collect();
+    let Some((last, between)) = parts.split_last() else { return rest.is_empty() };
+    for part in between {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+#[test]
+fn lines_match_with_anything_for_dots() {
+    assert!(matches("readers see version … of … now", "readers see version 2 of cart_totals now"));
+    assert!(matches("…", ""));
+    assert!(!matches("a…b", "ac"));
+    assert!(!matches("a", "ab"));
+}
