@@ -20,6 +20,7 @@ fn reference_is_what_the_command_line_says() {
     for command in command.get_subcommands_mut() {
         describe(command, "everfold", &mut page);
     }
+    let page = page.trim_end().to_owned() + "\n";
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(PAGE);
     if std::env::var_os("EVERFOLD_UPDATE").is_some() {
         fs::write(&file, &page).unwrap();
@@ -48,6 +49,7 @@ fn head(command: &Command) -> String {
         let (name, about) = (command.get_name(), command.get_about().unwrap());
         writeln!(page, "| [`{name}`](#everfold-{name}) | {} |", cell(&about.to_string())).unwrap();
     }
+    page.push('\n');
     page
 }
 
@@ -57,7 +59,7 @@ fn describe(command: &mut Command, above: &str, page: &mut String) {
         return;
     }
     let path = format!("{above} {}", command.get_name());
-    writeln!(page, "\n## {path}\n").unwrap();
+    writeln!(page, "## {path}\n").unwrap();
     let about = command.get_long_about().or(command.get_about()).unwrap();
     writeln!(page, "{}\n", about.to_string().trim()).unwrap();
     let usage = command.render_usage().to_string();
@@ -94,7 +96,7 @@ fn table<'a>(arguments: impl Iterator<Item = &'a Arg>, page: &mut String) {
 
 fn after_help(command: &Command, page: &mut String) {
     if let Some(after) = command.get_after_help() {
-        writeln!(page, "```text\n{}\n```", after.to_string().trim()).unwrap();
+        writeln!(page, "```text\n{}\n```\n", after.to_string().trim()).unwrap();
     }
 }
 
