@@ -241,11 +241,16 @@ fn below(status: &ProjectionStatus) -> Vec<String> {
     }
     if let Some(verified) = status.verified.as_ref().filter(|verified| verified.differences > 0) {
         let when = verified.at.strftime("%Y-%m-%dT%H:%M:%SZ");
-        lines.push(format!(
-            "drift: {} not as the log says, verified {when} (everfold verify {name}, everfold rebuild \
-             {name})",
-            count(verified.differences, "row")
-        ));
+        let rows = count(verified.differences, "row");
+        lines.push(match status.active {
+            true => format!(
+                "drift: {rows} not as the log says, verified {when} (everfold verify {name}, everfold \
+                 rebuild {name})"
+            ),
+            false => {
+                format!("drift while readers saw it: {rows} not as the log says, verified {when}")
+            }
+        });
     }
     for shard in &status.shards {
         // The reason of one that has failed is the failure of a shard, with what to do.
