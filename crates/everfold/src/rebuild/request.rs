@@ -334,8 +334,17 @@ impl Store {
         if facts.iter().any(|facts| facts.is_carried && same(facts.id)) {
             return Ok(());
         }
-        let message = match wanted.kind {
-            ProjectionKind::Sql => format!(
+        let kept = generations.iter().find(|other| {
+            other.status == GenerationStatus::Kept && other.version > wanted.version
+        });
+        let message = match (wanted.kind, kept) {
+            (ProjectionKind::Sql, Some(kept)) if target.is_none() => format!(
+                "was rolled back to version {version}, which readers see and which has no files here: \
+                 `everfold promote {name}` goes forward to version {} again; to build version {version} \
+                 anew, put its files back",
+                kept.version
+            ),
+            (ProjectionKind::Sql, _) => format!(
                 "has no files here for version {version}, and no live runner carries it; run this in \
                  the project that has it, or start `everfold run` there"
             ),

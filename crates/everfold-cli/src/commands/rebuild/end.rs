@@ -14,16 +14,16 @@ use crate::output::shown;
 #[derive(Serialize)]
 pub(super) struct Ended {
     joined: bool,
-    /// What readers saw before is kept.
+    /// The version of what readers saw before, if that is kept.
     #[serde(skip)]
-    way_back: bool,
+    kept: Option<u32>,
     #[serde(flatten)]
     progress: RebuildProgress,
 }
 
 impl Ended {
-    pub(super) fn new(progress: RebuildProgress, joined: bool, way_back: bool) -> Ended {
-        Ended { joined, way_back, progress }
+    pub(super) fn new(progress: RebuildProgress, joined: bool, kept: Option<u32>) -> Ended {
+        Ended { joined, kept, progress }
     }
 }
 
@@ -81,7 +81,7 @@ impl fmt::Display for Ended {
         if let Some(message) = progress.message.as_deref().filter(|message| !message.is_empty()) {
             write!(f, "\n  note      {}", shown(message))?;
         }
-        match next(progress, self.way_back) {
+        match next(progress, self.kept) {
             Some(next) => write!(f, "\n  next      {next}"),
             None => Ok(()),
         }
@@ -113,16 +113,20 @@ fn applied(progress: &RebuildProgress) -> String {
     format!("{events} events in {} ({rate}/s)", age::shown(seconds))
 }
 
-fn next(progress: &RebuildProgress, way_back: bool) -> Option<String> {
+fn next(progress: &RebuildProgress, kept: Option<u32>) -> Option<String> {
     let name = &progress.name;
-    match (progress.phase, progress.kind) {
-        (RebuildPhase::Built, RebuildKind::AsOf) => {
+    match (progress.phase, progress.kind, kept) {
+        (RebuildPhase::Built, RebuildKind::AsOf, _) => {
             Some(format!("`everfold retire {name}` drops it when you have seen enough"))
         }
-        (RebuildPhase::Built, _) => Some(format!(
+        (RebuildPhase::Built, ..) => Some(format!(
             "`everfold promote {name}` switches readers over, `everfold retire {name}` drops it"
         )),
-        (RebuildPhase::Done, _) if way_back => Some(format!(
+        (RebuildPhase::Done, _, Some(newer)) if newer > progress.version => Some(format!(
+            "`everfold promote {name}` goes forward to version {newer} again, `everfold retire {name}` \
+             drops it"
+        )),
+        (RebuildPhase::Done, _, Some(_)) => Some(format!(
             "`everfold rollback {name}` goes back, `everfold retire {name}` drops what readers saw before"
         )),
         _ => None,

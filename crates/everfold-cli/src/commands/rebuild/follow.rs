@@ -4,7 +4,9 @@ use std::future::Future;
 
 use anyhow::bail;
 use clap::Args;
-use everfold::{GenerationStatus, ProjectionError, Rebuild, RebuildPhase, Store};
+use everfold::{
+    GenerationStatus, ProjectionError, ProjectionStatus, Rebuild, RebuildPhase, Store,
+};
 use futures::StreamExt;
 
 use super::end;
@@ -63,13 +65,13 @@ pub(crate) async fn follow(
     let progress = rebuild.progress();
     match rebuild.finish().await {
         Ok(progress) => {
-            let way_back = has_way_back(store, name).await;
-            output::print(&end::Ended::new(progress, joined, way_back), following.json)?;
+            let kept = kept(store, name).await;
+            output::print(&end::Ended::new(progress, joined, kept), following.json)?;
             Ok(Outcome::Done)
         }
         // It is there, and a check kept readers from being switched over.
         Err(error) if progress.phase == RebuildPhase::Built => {
-            output::print(&end::Ended::new(progress, joined, false), following.json)?;
+            output::print(&end::Ended::new(progress, joined, None), following.json)?;
             eprintln!("error: {}", self::shown(&error.to_string()));
             Ok(Outcome::Unhealthy)
         }
@@ -87,10 +89,13 @@ fn joined(name: &str, rebuild: &Rebuild) -> String {
     format!("a rebuild of {name} is under way, asked for by {by}; {who}")
 }
 
-/// Whether there is a generation that readers saw before.
-async fn has_way_back(store: &Store, name: &str) -> bool {
+/// The version of the generation that readers saw before, if there is one.
+async fn kept(store: &Store, name: &str) -> Option<u32> {
     let all = store.projections().await.unwrap_or_default();
-    all.iter().any(|status| status.name == name && status.status == GenerationStatus::Kept)
+    let is_kept = |status: &&ProjectionStatus| {
+        status.name == name && status.status == GenerationStatus::Kept
+    };
+    all.iter().find(is_kept).map(|status| status.version)
 }
 
 async fn detach(store: &Store, following: Following, rebuild: Rebuild) -> anyhow::Result<Outcome> {

@@ -61,9 +61,16 @@ async fn changed_switched_and_switched_back(shop: Shop, lifecycle: &str) {
     shop.run(&["run", "--once"]).done();
     assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|8", "b|24"]);
     shop.run(&["status"]).done().prints("kept");
-    shop.run(&["rollback", "sums"]).done().prints("readers see version 1 of sums now");
+    let ran = shop.run(&["rollback", "sums"]).done();
+    let ran = ran.prints("readers see version 1 of sums now");
+    ran.prints("`everfold promote sums` goes forward to version 2 again");
     assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|4", "b|12"]);
-    shop.run(&["promote", "sums"]).done().prints("readers see version 2 of sums now");
+    shop.run(&["plan"]).done().prints("run: everfold promote sums");
+    let advice = "`everfold promote sums` goes forward to version 2 again";
+    shop.run(&["rebuild", "sums"]).fails(1, advice);
+    let ran = shop.run(&["promote", "sums"]).done();
+    let ran = ran.prints("readers see version 2 of sums now");
+    ran.prints("`everfold rollback sums` goes back");
     assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|8", "b|24"]);
 
     shop.run(&["plan"]).done().prints("`everfold retire sums` would drop version 1 (kept)");

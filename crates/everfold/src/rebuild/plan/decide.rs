@@ -101,7 +101,9 @@ fn registered(definition: &Definition, same: &Generation, found: &Found, store: 
         let message = format!("version {version} is {}, {reader}", same.status);
         return match same.status {
             GenerationStatus::Kept => {
-                let command = Some(format!("everfold rollback {projection}"));
+                let is_older = found.read().is_some_and(|read| version <= read.version);
+                let verb = if is_older { "rollback" } else { "promote" };
+                let command = Some(format!("everfold {verb} {projection}"));
                 (PlannedAction::Nothing, message, command)
             }
             _ => (PlannedAction::RebuildBeside, message, rebuild_command(&projection)),
