@@ -34,6 +34,9 @@ pub(crate) struct Retire {
 #[derive(Serialize)]
 struct Dropped {
     projection: String,
+    /// The version that readers go on seeing.
+    #[serde(skip)]
+    seen: Option<u32>,
     versions: Vec<u32>,
     waits_for: Vec<String>,
 }
@@ -47,8 +50,7 @@ impl Retire {
     }
 
     async fn retire(self, global: &Global, store: &Store) -> anyhow::Result<Outcome> {
-        // For its error, which suggests a name.
-        store.projection(&self.name).await?;
+        let status = store.projection(&self.name).await?;
         if let Some(question) = self.question(store).await?
             && !confirm(global, &question)?
         {
@@ -56,7 +58,8 @@ impl Retire {
             return Ok(Outcome::Done);
         }
         let Retired { versions, waits_for, .. } = store.retire(&self.name).await?;
-        let dropped = Dropped { projection: self.name, versions, waits_for };
+        let seen = status.active.then_some(status.version);
+        let dropped = Dropped { projection: self.name, seen, versions, waits_for };
         output::print(&dropped, self.json)?;
         Ok(Outcome::Done)
     }
@@ -84,17 +87,21 @@ impl Retire {
 
 impl fmt::Display for Dropped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Dropped { projection, versions, waits_for } = self;
-        match versions.as_slice() {
-            [] if waits_for.is_empty() => {
-                return write!(f, "nothing to drop: readers see all there is of {projection}");
+        let Dropped { projection, seen, versions, waits_for } = self;
+        let others: Vec<u32> = versions.iter().copied().filter(|v| Some(*v) != *seen).collect();
+        match others.as_slice() {
+            [] if versions.is_empty() => {
+                write!(f, "retired what readers do not see of {projection}")?;
             }
-            [] => write!(f, "retired what readers do not see of {projection}")?,
+            [] => write!(f, "dropped what readers do not see of {projection}")?,
             [version] => write!(f, "dropped version {version} of {projection}")?,
-            versions => {
-                let versions: Vec<String> = versions.iter().map(u32::to_string).collect();
-                write!(f, "dropped versions {} of {projection}", versions.join(", "))?;
+            others => {
+                let others: Vec<String> = others.iter().map(u32::to_string).collect();
+                write!(f, "dropped versions {} of {projection}", others.join(", "))?;
             }
+        }
+        if let Some(seen) = seen.filter(|seen| versions.contains(seen)) {
+            write!(f, "\n  builds of version {seen} too, other than the one that readers see")?;
         }
         waits_for.iter().try_for_each(|who| {
             write!(f, "\n  some tables are dropped later: {} may still see them", shown(who))

@@ -26,7 +26,8 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Retired {
-    /// Versions of the generations that are gone.
+    /// Versions of the generations that are gone, in order. An earlier build of the version that readers
+    /// see may be among them.
     pub versions: Vec<u32>,
     /// Transactions that may still see one of them: it is dropped when they have ended, by a runner or
     /// by asking again.
@@ -178,6 +179,8 @@ impl Store {
                 Removed::Seen(by) => retired.waits_for.extend(by),
             }
         }
+        retired.versions.sort_unstable();
+        retired.versions.dedup();
         self.hub().has_moved();
         Ok(retired)
     }
@@ -334,9 +337,9 @@ impl Store {
         if facts.iter().any(|facts| facts.is_carried && same(facts.id)) {
             return Ok(());
         }
-        let kept = generations.iter().find(|other| {
-            other.status == GenerationStatus::Kept && other.version > wanted.version
-        });
+        let kept = generations
+            .iter()
+            .find(|other| other.status == GenerationStatus::Kept && other.version > wanted.version);
         let message = match (wanted.kind, kept) {
             (ProjectionKind::Sql, Some(kept)) if target.is_none() => format!(
                 "was rolled back to version {version}, which readers see and which has no files here: \

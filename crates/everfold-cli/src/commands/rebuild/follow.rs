@@ -4,9 +4,7 @@ use std::future::Future;
 
 use anyhow::bail;
 use clap::Args;
-use everfold::{
-    GenerationStatus, ProjectionError, ProjectionStatus, Rebuild, RebuildPhase, Store,
-};
+use everfold::{GenerationStatus, ProjectionError, ProjectionStatus, Rebuild, RebuildPhase, Store};
 use futures::StreamExt;
 
 use super::end;
@@ -92,9 +90,8 @@ fn joined(name: &str, rebuild: &Rebuild) -> String {
 /// The version of the generation that readers saw before, if there is one.
 async fn kept(store: &Store, name: &str) -> Option<u32> {
     let all = store.projections().await.unwrap_or_default();
-    let is_kept = |status: &&ProjectionStatus| {
-        status.name == name && status.status == GenerationStatus::Kept
-    };
+    let is_kept =
+        |status: &&ProjectionStatus| status.name == name && status.status == GenerationStatus::Kept;
     all.iter().find(is_kept).map(|status| status.version)
 }
 

@@ -88,6 +88,28 @@ async fn changed_switched_and_switched_back(shop: Shop, lifecycle: &str) {
     shop.run(&["health"]).done().prints("healthy");
 }
 
+/// What an earlier rebuild could not drop yet is no version that an operator knows of.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_rebuilds_have_left_is_not_called_the_version_that_readers_see() {
+    let shop = Shop::postgres().await;
+    given(&shop, INLINE);
+    let report = shop.database().connect().await;
+    report.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1").await.unwrap();
+    doubled(&shop, "inline");
+    shop.run(&["rebuild", "sums"]).done();
+    let ran = shop.run(&["--yes", "retire", "sums"]).done();
+    ran.prints("retired what readers do not see of sums").prints("may still see them");
+    report.batch_execute("COMMIT").await.unwrap();
+    let ran = shop.run(&["--yes", "retire", "sums"]).done();
+    let ran = ran.prints("dropped version 1 of sums\n");
+    ran.prints("builds of version 2 too, other than the one that readers see");
+    assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|8", "b|4"]);
+    // Of one version.
+    shop.run(&["rebuild", "sums"]).done();
+    let ran = shop.run(&["--yes", "retire", "sums"]).done();
+    ran.prints("dropped what readers do not see of sums\n  builds of version 2 too");
+}
+
 async fn inline_projection_is_changed_switched_and_switched_back(shop: Shop) {
     changed_switched_and_switched_back(shop, "inline").await;
 }
