@@ -16,7 +16,7 @@ in the project folder.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a check found differences or a problem.
 
 Examples:
-  everfold demo                          a first look, nothing to set up
+  everfold demo                          a shop to watch, nothing to set up
   everfold init shop                     a project folder with a store in it
   everfold --project shop events         the events of that store
   everfold --url postgres://app@db/shop doctor";

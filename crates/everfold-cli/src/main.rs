@@ -1,7 +1,8 @@
 //! The `everfold` command.
 //!
 //! `cli` is the command line, `commands` has one file for each command, and everything they share
-//! stands beside it. All of it calls the library; nothing here knows SQL.
+//! stands beside it. All of it calls the library; SQL is only where the demo reads its read models,
+//! as an application does.
 
 mod age;
 mod cli;

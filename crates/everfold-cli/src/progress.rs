@@ -58,6 +58,36 @@ impl Drop for Bar {
     }
 }
 
+/// A few lines that change in their place, for work that has more to show than a bar.
+pub(crate) struct Live(ProgressBar);
+
+impl Live {
+    /// None where standard error is no terminal.
+    pub(crate) fn on_terminal() -> Option<Live> {
+        if !std::io::stderr().is_terminal() {
+            return None;
+        }
+        let lines = ProgressBar::new_spinner();
+        let style = ProgressStyle::with_template("{msg}").expect("our own template is right");
+        lines.set_style(style);
+        set_on_terminal(Some(lines.clone()));
+        Some(Live(lines))
+    }
+
+    pub(crate) fn set(&self, lines: &[String]) {
+        self.0.set_message(lines.join("\n"));
+        self.0.tick();
+    }
+}
+
+impl Drop for Live {
+    /// The lines go away, so that what is said next stands alone.
+    fn drop(&mut self) {
+        set_on_terminal(None);
+        self.0.finish_and_clear();
+    }
+}
+
 pub(crate) struct Progress {
     label: String,
     total: Option<u64>,

@@ -59,11 +59,11 @@ pub use store::{AppliedSchema, Schema, Store, StoreKind};
 pub use stream::{ExpectedVersion, StreamId};
 pub use upcast::Upcasters;
 
-/// Appending inside a caller's own PostgreSQL transaction.
+/// Connections and transactions of the caller's own on PostgreSQL, and appending inside them.
 #[cfg(feature = "postgres")]
 pub mod postgres {
     pub use crate::projection::PostgresHandler;
-    pub use crate::store::postgres::append_in;
+    pub use crate::store::postgres::{append_in, connect};
     pub use tokio_postgres;
 }
 

@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::cli::Global;
 use crate::failure::{Outcome, Usage};
 use crate::output;
-use crate::project::{self, Origin, PROJECT_FILE, Target};
+use crate::project::{self, Origin, PROJECT_FILE};
 
 const SAMPLE_FILE: &str = "events.sample.jsonl";
 
@@ -78,7 +78,10 @@ impl Init {
         for warning in target.schema()?.apply().await?.warnings {
             eprintln!("warning: {warning}");
         }
-        let url = url_to_keep(&target, folder)?;
+        let url = match target.origin() {
+            Origin::Option => url_to_keep(target.url(), folder)?,
+            _ => None,
+        };
         write(folder, PROJECT_FILE, &settings(url.as_deref()))?;
         for (name, text) in TEMPLATES {
             write(folder, name, text)?;
@@ -115,20 +118,21 @@ fn refuse_existing(folder: &Path) -> anyhow::Result<()> {
     )
 }
 
-/// The URL that the settings get: none for the default, and never one with a password.
-fn url_to_keep(target: &Target, folder: &Path) -> anyhow::Result<Option<String>> {
-    if *target.origin() != Origin::Option || project::has_password(target.url()) {
+/// A URL that was given, as the settings get it: never one with a password.
+pub(super) fn url_to_keep(url: &str, folder: &Path) -> anyhow::Result<Option<String>> {
+    if project::has_password(url) {
         return Ok(None);
     }
-    let Some(path) = project::sqlite_path(target.url()) else {
-        return Ok(Some(target.url().to_owned()));
+    let Some(path) = project::sqlite_path(url) else {
+        return Ok(Some(url.to_owned()));
     };
     // Given from the current folder, kept from the project's.
     let (path, folder) = (std::path::absolute(path)?, std::path::absolute(folder)?);
     project::sqlite_url(path.strip_prefix(&folder).unwrap_or(&path)).map(Some)
 }
 
-fn settings(url: Option<&str>) -> String {
+/// The text of `everfold.toml`.
+pub(super) fn settings(url: Option<&str>) -> String {
     let line = match url {
         Some(url) => format!("url = {}", toml::Value::from(url)),
         None => {
@@ -138,7 +142,8 @@ fn settings(url: Option<&str>) -> String {
     include_str!("../templates/everfold.toml").replace("{url}", &line)
 }
 
-fn write(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
+/// Writes a file that is not there yet, with the folders it is in.
+pub(super) fn write(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
     let path = folder.join(name);
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)

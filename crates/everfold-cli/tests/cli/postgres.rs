@@ -1,8 +1,6 @@
 //! The same command on PostgreSQL: what only a server can do.
 
-use std::time::Duration;
-
-use everfold_testkit::{Cluster, ClusterOptions, TestDatabase, eventually, free_port};
+use everfold_testkit::{Cluster, ClusterOptions, TestDatabase, free_port};
 
 use crate::shop::Shop;
 use crate::support::{Folder, LIMIT, Ran, interrupt, lines, wait};
@@ -212,18 +210,4 @@ async fn follow_outlives_a_restart_of_the_server_and_says_so() {
     assert!(events.recv_timeout(LIMIT).unwrap().contains("a@2"));
     interrupt(&follow);
     assert_eq!(wait(&mut follow), Some(0));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn demo_on_a_server_adds_up() {
-    let database = TestDatabase::create().await;
-    let arguments = ["demo", "--events", "2000", "--seconds", "60", "--yes"];
-    run(&database, &arguments).exits(0).prints("everything adds up").prints("2,000 events");
-    let client = database.connect().await;
-    eventually("all sessions of the demo are gone", Duration::from_secs(30), async || {
-        let sql = "SELECT count(*) FROM pg_stat_activity \
-                   WHERE datname = current_database() AND pid <> pg_backend_pid()";
-        client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) == 0
-    })
-    .await;
 }

@@ -1,131 +1,147 @@
-//! What the demo found: three counts of the same events, compared.
+//! What came of the demo.
 
-use std::collections::HashSet;
 use std::fmt;
+use std::time::Duration;
 
 use console::style;
-use everfold::{Position, RecordedEvent, Version};
+use everfold::RebuildProgress;
 use indicatif::HumanCount;
 use serde::Serialize;
 
-use super::follower::Followed;
-use super::writer::Counts;
-use crate::progress::per_second;
-
-/// Where an event stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Place {
-    pub(super) position: Position,
-    pub(super) version: Version,
-}
-
-impl Place {
-    pub(super) fn of(event: &RecordedEvent) -> Place {
-        Place { position: event.position, version: event.version }
-    }
-}
+use super::check::Faults;
+use crate::age;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Report {
-    store: String,
-    writers: usize,
-    seconds: f64,
-    events_per_second: u64,
-    /// Events whose append was acknowledged.
-    appended: u64,
+    pub(super) store: String,
+    pub(super) folder: String,
+    pub(super) seconds: f64,
     /// Events that the log has.
-    in_log: u64,
-    /// Appends that expected an old version and were refused.
-    conflicts_refused: u64,
-    /// Appends that were stored though the stream was not as expected.
-    conflicts_accepted: u64,
-    /// Events that the follower saw.
-    followed: u64,
-    /// Events of the log that it did not see.
-    missed: u64,
-    /// Events that it saw again.
-    doubled: u64,
-    out_of_order: u64,
-    /// Events whose version was not the next of their stream.
-    holes: u64,
-    /// Events that it saw and the log does not have.
-    vanished: u64,
+    pub(super) events: u64,
+    /// Those of them that were there when the shop opened.
+    pub(super) filled: u64,
+    pub(super) writers: usize,
+    /// Appended by the writers, each second that the shop was open.
+    pub(super) events_per_second: u64,
+    pub(super) appends: u64,
+    pub(super) conflicts_refused: u64,
+    pub(super) longest_wait_ms: f64,
+    /// 99 of 100 appends took no longer.
+    pub(super) wait_p99_ms: f64,
+    pub(super) rebuild: Rebuilt,
+    /// Rows that were compared with the log.
+    pub(super) rows_checked: u64,
+    #[serde(flatten)]
+    pub(super) faults: Faults,
+    /// Commands to go on with.
+    pub(super) next: Vec<String>,
+    #[serde(skip)]
+    pub(super) note: Option<String>,
+}
+
+/// How the rebuild under load went.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Rebuilt {
+    pub(super) version: u32,
+    pub(super) events: u64,
+    pub(super) seconds: f64,
+    /// Rebuilders that were killed on the way.
+    pub(super) killed: u32,
+    /// Events that were applied when the first was killed, and when another went on.
+    pub(super) killed_at: Option<u64>,
+    pub(super) went_on_at: Option<u64>,
+    /// How long the switch held appends up.
+    pub(super) appends_held_ms: Option<f64>,
+}
+
+impl Rebuilt {
+    pub(super) fn new(
+        progress: &RebuildProgress,
+        killed_at: Option<u64>,
+        went_on_at: Option<u64>,
+    ) -> Rebuilt {
+        let took = progress.switched_at.map(|at| at.duration_since(progress.requested_at));
+        Rebuilt {
+            version: progress.version,
+            events: progress.events_done,
+            seconds: took.map(|took| took.as_secs_f64()).unwrap_or_default(),
+            killed: u32::from(killed_at.is_some()),
+            killed_at,
+            went_on_at,
+            appends_held_ms: progress.appends_held.map(milliseconds),
+        }
+    }
+}
+
+pub(super) fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1_000.0
+}
+
+/// How long most of them took, of waits that are sorted.
+pub(super) fn percentile(waits: &[Duration], percent: usize) -> Duration {
+    let last = waits.len().saturating_sub(1);
+    waits.get((waits.len() * percent / 100).min(last)).copied().unwrap_or_default()
 }
 
 impl Report {
-    pub(super) fn compare(
-        store: String,
-        writers: usize,
-        wrote: Counts,
-        followed: &Followed,
-        log: &[Place],
-    ) -> Report {
-        let in_log: HashSet<_> = log.iter().collect();
-        let seen: HashSet<_> = followed.places.iter().collect();
-        Report {
-            store,
-            writers,
-            seconds: wrote.elapsed.as_secs_f64(),
-            events_per_second: per_second(wrote.stored, wrote.elapsed),
-            appended: wrote.stored,
-            in_log: log.len() as u64,
-            conflicts_refused: wrote.conflicts,
-            conflicts_accepted: wrote.accepted_stale,
-            followed: followed.places.len() as u64,
-            missed: in_log.difference(&seen).count() as u64,
-            doubled: (followed.places.len() - seen.len()) as u64,
-            out_of_order: followed.out_of_order,
-            holes: followed.holes,
-            vanished: seen.difference(&in_log).count() as u64,
-        }
-    }
-
     /// Whether everything is as it must be.
     pub(super) fn is_right(&self) -> bool {
-        let wrong = [
-            self.appended.abs_diff(self.in_log),
-            self.conflicts_accepted,
-            self.missed,
-            self.doubled,
-            self.out_of_order,
-            self.holes,
-            self.vanished,
-        ];
-        wrong == [0; 7]
+        self.faults.is_none()
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [appended, rate, in_log, followed] =
-            [self.appended, self.events_per_second, self.in_log, self.followed].map(HumanCount);
-        writeln!(f, "{}\n", self.store)?;
+        let milliseconds = |ms: f64| age::shown(ms / 1_000.0);
+        let [events, filled, written, rate] =
+            [self.events, self.filled, self.events - self.filled, self.events_per_second]
+                .map(HumanCount);
+        writeln!(f, "{}", style(format!("a shop on {}", self.store)).bold())?;
+        writeln!(f, "  events     {events}: {filled} to begin with, {written} while it was open")?;
+        writeln!(f, "  rate       {rate}/s by {} writers", self.writers)?;
         writeln!(
             f,
-            "  appended   {appended} events by {} writers in {:.1} s, {rate} events/s",
-            self.writers, self.seconds
+            "  appends    {}, longest wait {}, 99% within {}",
+            HumanCount(self.appends),
+            milliseconds(self.longest_wait_ms),
+            milliseconds(self.wait_p99_ms)
         )?;
+        let conflicts = HumanCount(self.conflicts_refused);
+        writeln!(f, "  conflicts  {conflicts} appends expected an old version and were refused")?;
+        let Rebuilt { events, seconds, killed, .. } = &self.rebuild;
+        let held = match self.rebuild.appends_held_ms {
+            Some(held) => format!(", appends held up for {}", milliseconds(held)),
+            None => String::new(),
+        };
         writeln!(
             f,
-            "  conflicts  {} appends expected an old version and were refused, {} let through",
-            HumanCount(self.conflicts_refused),
-            zero(self.conflicts_accepted)
+            "  rebuild    {} events in {seconds:.1} s, killed {killed}x{held}",
+            HumanCount(*events)
         )?;
-        writeln!(
+        let Faults { lost, doubled, reordered, invented, rows_that_differ } = self.faults;
+        let checked = HumanCount(self.rows_checked);
+        write!(
             f,
-            "  followed   {followed} events while they were written:\n             \
-             missed {}, doubled {}, out of order {}, holes {}",
-            zero(self.missed),
-            zero(self.doubled),
-            zero(self.out_of_order),
-            zero(self.holes)
+            "  checked    {checked} rows against the log, {} differ",
+            zero(rows_that_differ)
         )?;
-        writeln!(f, "  read back  {in_log} events, vanished {}\n", zero(self.vanished))?;
-        if self.is_right() {
-            write!(f, "{}", style("everything adds up").green())
-        } else {
-            let hint = "something is wrong: please report this with the numbers above";
-            write!(f, "{}", style(hint).red().bold())
+        if invented > 0 {
+            write!(f, ", {} events unheard of", zero(invented))?;
+        }
+        let (lost, doubled, reordered) = (zero(lost), zero(doubled), zero(reordered));
+        writeln!(f, "\n\n  lost {lost}, doubled {doubled}, reordered {reordered}\n")?;
+        match self.is_right() {
+            true => writeln!(f, "{}", style("everything adds up").green())?,
+            false => {
+                let hint = "something is wrong: please report this with the numbers above";
+                writeln!(f, "{}", style(hint).red().bold())?;
+            }
+        }
+        write!(f, "\nthe shop is yours, in {}; try next:", self.folder)?;
+        self.next.iter().try_for_each(|command| write!(f, "\n  {command}"))?;
+        match &self.note {
+            Some(note) => write!(f, "\n{note}"),
+            None => Ok(()),
         }
     }
 }
@@ -138,49 +154,73 @@ fn zero(count: u64) -> console::StyledObject<HumanCount> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
-    fn place(position: u64) -> Place {
-        Place { position: Position(position), version: Version(position) }
-    }
-
-    fn report(stored: u64, seen: &[u64], log: &[u64]) -> Report {
-        let wrote = Counts { stored, elapsed: Duration::from_secs(1), ..Counts::default() };
-        let places = seen.iter().copied().map(place).collect();
-        let followed = Followed { places, ..Followed::default() };
-        let log: Vec<_> = log.iter().copied().map(place).collect();
-        Report::compare("sqlite:a.db".to_owned(), 8, wrote, &followed, &log)
+    fn report(faults: Faults) -> Report {
+        Report {
+            store: "sqlite:everfold-demo/everfold.db".to_owned(),
+            folder: "everfold-demo".to_owned(),
+            seconds: 59.9,
+            events: 1_234_567,
+            filled: 1_000_000,
+            writers: 8,
+            events_per_second: 12_345,
+            appends: 1_234_567,
+            conflicts_refused: 123_456,
+            longest_wait_ms: 119_000.0,
+            wait_p99_ms: 119_000.0,
+            rebuild: Rebuilt {
+                version: 2,
+                events: 1_234_567,
+                seconds: 123.4,
+                killed: 1,
+                killed_at: Some(1),
+                went_on_at: Some(1),
+                appends_held_ms: Some(100.0),
+            },
+            rows_checked: 123_456,
+            faults,
+            next: Vec::new(),
+            note: None,
+        }
     }
 
     #[test]
-    fn equal_counts_are_right() {
-        let report = report(3, &[1, 2, 4], &[1, 2, 4]);
-        assert!(report.is_right());
-        assert_eq!((report.appended, report.in_log, report.followed), (3, 3, 3));
-    }
-
-    #[test]
-    fn each_difference_is_counted_and_makes_it_wrong() {
-        let wrong = report(3, &[1, 4], &[1, 2, 4]);
-        assert_eq!((wrong.missed, wrong.doubled, wrong.vanished), (1, 0, 0));
-        assert!(!wrong.is_right());
-        let wrong = report(2, &[1, 2, 2], &[1, 2]);
-        assert_eq!((wrong.missed, wrong.doubled, wrong.vanished), (0, 1, 0));
-        assert!(!wrong.is_right());
-        let wrong = report(2, &[1, 2, 3], &[1, 2]);
-        assert_eq!((wrong.missed, wrong.doubled, wrong.vanished), (0, 0, 1));
-        assert!(!wrong.is_right());
-        assert!(!report(3, &[1, 2], &[1, 2]).is_right(), "an acknowledged event is not in the log");
+    fn any_fault_is_told() {
+        let right = report(Faults::default());
+        assert!(right.is_right());
+        assert!(right.to_string().contains("lost 0, doubled 0, reordered 0"), "{right}");
+        let each: [fn(&mut Faults); 5] = [
+            |f| f.lost = 888,
+            |f| f.doubled = 888,
+            |f| f.reordered = 888,
+            |f| f.invented = 888,
+            |f| f.rows_that_differ = 888,
+        ];
+        for set in each {
+            let mut faults = Faults::default();
+            set(&mut faults);
+            let wrong = report(faults);
+            assert!(!wrong.is_right(), "{wrong}");
+            let text = wrong.to_string();
+            assert!(text.contains("888") && text.contains("something is wrong"), "{text}");
+        }
     }
 
     #[test]
     fn report_fits_eighty_columns() {
-        let report = report(1_000_000, &[1], &[1]);
-        for line in report.to_string().lines() {
+        for line in report(Faults { invented: 1_000_000, ..Faults::default() }).to_string().lines()
+        {
             let width = console::measure_text_width(line);
             assert!(width <= 80, "{width}: {line}");
         }
+    }
+
+    #[test]
+    fn percentile_is_within_the_waits() {
+        let waits: Vec<Duration> = (1..=100).map(Duration::from_millis).collect();
+        assert_eq!(percentile(&waits, 99), Duration::from_millis(100));
+        assert_eq!(percentile(&waits[..1], 99), Duration::from_millis(1));
+        assert_eq!(percentile(&[], 99), Duration::ZERO);
     }
 }

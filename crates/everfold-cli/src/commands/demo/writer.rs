@@ -1,172 +1,130 @@
-//! A writer of the demo: appends to carts, each time expecting a version.
+//! Those who append: one fills the shop, many write while it is open.
 //!
 //! A writer knows the version of a cart from its own last append. Mostly it stays with its own
-//! carts; now and then it takes any, whose version it knows from long ago or not at all. Both it
-//! and the cart's owner then expect too little, are refused, and decide again.
+//! carts; now and then it takes any, whose version it knows from long ago. Both it and the cart's
+//! owner then expect too little, are refused, and decide again.
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use everfold::{AppendError, NewEvent, Position, Store, StreamId, Version};
-use serde_json::json;
+use everfold::{AppendError, ExpectedVersion, NewEvent, Store, StreamAppend, StreamId, Version};
+use futures::stream::{self, StreamExt, TryStreamExt};
+use indicatif::HumanCount;
 
 use super::random::Random;
+use super::shop::{self, EVENTS_PER_CART, Till};
+use crate::progress::{Progress, per_second};
 
+/// Carts in one transaction while the shop is filled.
+const CARTS_AT_ONCE: usize = 25;
 /// One in so many appends goes to any cart.
 const STRANGE_CART_IN: usize = 10;
-const EVENTS_MAX: u64 = 3;
 /// How often an append is decided again before another one is tried.
 const TRIES_MAX: usize = 100;
 
-/// What all writers share: what is left to do, and what was done.
-pub(super) struct Shared {
-    left: AtomicU64,
-    deadline: Instant,
-    stored: AtomicU64,
-    conflicts: AtomicU64,
-    accepted_stale: AtomicU64,
-    last_position: AtomicU64,
+/// Fills the shop with carts, and returns the version of each.
+pub(super) async fn fill(
+    store: &Store,
+    carts: &[StreamId],
+    events: u64,
+    till: &Till,
+) -> anyhow::Result<Vec<Version>> {
+    let mut progress = Progress::new("filling", Some(events));
+    let begun = Instant::now();
+    let last = carts.len() - 1;
+    let last_count = events - last as u64 * EVENTS_PER_CART;
+    let numbered: Vec<_> = carts.iter().enumerate().collect();
+    let chunks = numbered.chunks(CARTS_AT_ONCE).map(|chunk| {
+        let count = |number: usize| if number == last { last_count } else { EVENTS_PER_CART };
+        let carts = chunk.iter().map(|(number, cart)| ((*cart).clone(), count(*number)));
+        open_carts(store, carts.collect(), till)
+    });
+    let mut chunks = stream::iter(chunks).buffered(2);
+    let mut versions = Vec::with_capacity(carts.len());
+    while let Some(opened) = chunks.try_next().await? {
+        versions.extend(opened);
+        let stored = till.stored();
+        progress.set(stored, || {
+            let rate = HumanCount(per_second(stored, begun.elapsed()));
+            format!("{} events, {rate}/s", HumanCount(stored))
+        });
+    }
+    Ok(versions)
 }
 
-/// What the writers counted.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Counts {
-    pub(super) stored: u64,
-    pub(super) conflicts: u64,
-    pub(super) accepted_stale: u64,
-    pub(super) elapsed: Duration,
-}
-
-impl Shared {
-    pub(super) fn new(events: u64, deadline: Instant) -> Shared {
-        Shared {
-            left: events.into(),
-            deadline,
-            stored: 0.into(),
-            conflicts: 0.into(),
-            accepted_stale: 0.into(),
-            last_position: 0.into(),
-        }
+async fn open_carts(
+    store: &Store,
+    carts: Vec<(StreamId, u64)>,
+    till: &Till,
+) -> anyhow::Result<Vec<Version>> {
+    let mut random = Random::new();
+    let (mut appends, mut ids) = (Vec::new(), Vec::new());
+    for (cart, count) in &carts {
+        let events = shop::opening(&mut random, *count)?;
+        ids.push(events.iter().map(NewEvent::id).collect::<Vec<_>>());
+        appends.push(StreamAppend::new(cart, ExpectedVersion::NoStream, events));
     }
-
-    pub(super) fn stored(&self) -> u64 {
-        self.stored.load(Ordering::Relaxed)
+    let outcomes = store.append_many(appends).await?;
+    let mut versions = Vec::with_capacity(carts.len());
+    for (((cart, _), ids), outcome) in carts.iter().zip(&ids).zip(outcomes) {
+        let version = outcome?.version;
+        till.acknowledge(cart, ids, version);
+        versions.push(version);
     }
-
-    /// The highest position that was acknowledged.
-    pub(super) fn last_position(&self) -> Position {
-        Position(self.last_position.load(Ordering::Relaxed))
-    }
-
-    pub(super) fn counts(&self, elapsed: Duration) -> Counts {
-        Counts {
-            stored: self.stored(),
-            conflicts: self.conflicts.load(Ordering::Relaxed),
-            accepted_stale: self.accepted_stale.load(Ordering::Relaxed),
-            elapsed,
-        }
-    }
-
-    /// Takes up to so many events from what is left; none when it is time to end.
-    fn take(&self, wanted: u64) -> u64 {
-        if Instant::now() >= self.deadline {
-            return 0;
-        }
-        let take = |left: u64| Some(left - left.min(wanted));
-        let before = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        before.unwrap_or_default().min(wanted)
-    }
+    Ok(versions)
 }
 
 pub(super) struct Writer {
-    store: Store,
-    carts: Arc<[StreamId]>,
-    own: Range<usize>,
+    pub(super) store: Store,
+    pub(super) carts: Arc<[StreamId]>,
+    /// Its own carts among them.
+    pub(super) own: Range<usize>,
     /// The version of each cart as far as this writer knows.
-    known: Vec<Version>,
-    random: Random,
-    shared: Arc<Shared>,
+    pub(super) known: Vec<Version>,
+    /// How long after one append the next is due.
+    pub(super) every: Duration,
+    pub(super) till: Arc<Till>,
 }
 
 impl Writer {
-    pub(super) fn new(
-        store: Store,
-        carts: Arc<[StreamId]>,
-        own: Range<usize>,
-        shared: Arc<Shared>,
-    ) -> Writer {
-        let known = vec![Version::NONE; carts.len()];
-        Writer { store, carts, own, known, random: Random::new(), shared }
-    }
-
-    pub(super) async fn write(mut self) -> Result<(), AppendError> {
-        loop {
-            let wanted = 1 + self.random.below(EVENTS_MAX as usize) as u64;
-            let count = self.shared.take(wanted);
-            if count == 0 {
-                return Ok(());
-            }
-            let cart = self.choose();
-            self.append(cart, count).await?;
-        }
-    }
-
-    fn choose(&mut self) -> usize {
-        if self.random.below(STRANGE_CART_IN) == 0 {
-            return self.random.below(self.carts.len());
-        }
-        self.own.start + self.random.below(self.own.len())
-    }
-
-    /// Appends; refused, it takes the version it is told and decides again.
-    async fn append(&mut self, cart: usize, count: u64) -> Result<(), AppendError> {
-        for _ in 0..TRIES_MAX {
-            let expected = self.known[cart];
-            let events: Vec<_> =
-                (0..count).map(|_| self.event()).collect::<Result<_, _>>().expect("it is JSON");
-            match self.store.append(&self.carts[cart], expected, events).await {
-                Ok(appended) => {
-                    let shared = &self.shared;
-                    shared.stored.fetch_add(count, Ordering::Relaxed);
-                    shared.last_position.fetch_max(appended.last_position.0, Ordering::Relaxed);
-                    if appended.version.0 != expected.0 + count {
-                        shared.accepted_stale.fetch_add(1, Ordering::Relaxed);
-                    }
-                    self.known[cart] = appended.version;
-                    return Ok(());
-                }
-                Err(AppendError::VersionConflict { actual, .. }) => {
-                    self.shared.conflicts.fetch_add(1, Ordering::Relaxed);
-                    self.known[cart] = actual;
-                }
-                Err(error) => return Err(error),
-            }
+    /// Writes until the shop closes.
+    pub(super) async fn write(mut self) -> anyhow::Result<()> {
+        let mut random = Random::new();
+        let mut due = tokio::time::interval(self.every);
+        due.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while !self.till.is_closed() {
+            due.tick().await;
+            let cart = match random.below(STRANGE_CART_IN) {
+                0 => random.below(self.carts.len()),
+                _ => self.own.start + random.below(self.own.len()),
+            };
+            self.append(cart, &mut random).await?;
         }
         Ok(())
     }
 
-    fn event(&mut self) -> Result<NewEvent, everfold::EncodeError> {
-        let sku = format!("SKU-{:03}", self.random.below(1_000));
-        let quantity = 1 + self.random.below(5);
-        match self.random.below(8) {
-            0 => NewEvent::new("ItemRemoved", &json!({ "sku": sku })),
-            1 => NewEvent::new("CheckedOut", &json!({})),
-            _ => NewEvent::new("ItemAdded", &json!({ "sku": sku, "quantity": quantity })),
+    /// Appends; refused, it takes the version it is told and decides again.
+    async fn append(&mut self, cart: usize, random: &mut Random) -> anyhow::Result<()> {
+        for _ in 0..TRIES_MAX {
+            let events = shop::visit(random)?;
+            let ids: Vec<_> = events.iter().map(NewEvent::id).collect();
+            let begun = Instant::now();
+            let outcome = self.store.append(&self.carts[cart], self.known[cart], events).await;
+            self.till.waited(begun.elapsed());
+            match outcome {
+                Ok(appended) => {
+                    self.till.acknowledge(&self.carts[cart], &ids, appended.version);
+                    self.known[cart] = appended.version;
+                    return Ok(());
+                }
+                Err(AppendError::VersionConflict { actual, .. }) => {
+                    self.till.refused();
+                    self.known[cart] = actual;
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_more_is_taken_than_is_left() {
-        let shared = Shared::new(5, Instant::now() + Duration::from_secs(60));
-        assert_eq!([3, 3, 3].map(|wanted| shared.take(wanted)), [3, 2, 0]);
-        let late = Shared::new(5, Instant::now());
-        assert_eq!(late.take(1), 0);
+        Ok(())
     }
 }

@@ -79,9 +79,21 @@ pub(crate) struct Pace {
     /// Most memory for what is folded [default: 256MiB]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     memory: Option<usize>,
+    /// How long nobody else takes over from a worker that gives no sign of life [default: 15s]
+    #[arg(long, value_name = "TIME", value_parser = lease)]
+    lease: Option<Duration>,
     /// Wait while so many rebuilds that were asked for earlier are under way [default: never]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     at_most: Option<u32>,
+}
+
+/// A lease that a worker on a busy machine can keep.
+fn lease(text: &str) -> Result<Duration, String> {
+    let lease = age::parse(text)?;
+    match lease < Duration::from_secs(1) {
+        true => Err("a lease is at least 1s".to_owned()),
+        false => Ok(lease),
+    }
 }
 
 impl Pace {
@@ -89,6 +101,9 @@ impl Pace {
         options.events_per_second = self.rate;
         options.commit_latency_max = self.max_commit_latency;
         options.at_most = self.at_most;
+        if let Some(lease) = self.lease {
+            options.lease_ttl = lease;
+        }
         if let Some(parallel) = self.parallel {
             options.parallel = parallel.into();
         }

@@ -57,13 +57,10 @@ use append_group_carrying;
 ///
 /// ```no_run
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
-/// use everfold::postgres::{append_in, tokio_postgres};
+/// use everfold::postgres::{append_in, connect};
 /// use everfold::{ExpectedVersion, NewEvent, StreamAppend};
 ///
-/// let url = "postgres://localhost/shop";
-/// let (mut client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
-/// tokio::spawn(connection);
-///
+/// let mut client = connect("postgres://localhost/shop").await?;
 /// let transaction = client.transaction().await?;
 /// transaction.execute("INSERT INTO orders (id) VALUES (42)", &[]).await?;
 /// let placed = NewEvent::from_json("OrderPlaced", r#"{"total": 1999}"#)?;

@@ -47,6 +47,7 @@ use group::Group;
 use inline::Inline;
 #[cfg(feature = "testing")]
 pub(crate) use scratch::{create_database, drop_database, query_rows};
+pub use target::connect;
 use wake::Wake;
 
 struct PostgresStore {

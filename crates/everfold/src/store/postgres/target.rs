@@ -7,6 +7,7 @@ use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::{Client, Config, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::error::connect_error;
 use super::tls::Encryption;
 use crate::error::OpenError;
 use crate::options::Pooler;
@@ -102,6 +103,28 @@ impl Target {
     pub(super) fn pooler(&self) -> Option<Pooler> {
         self.pooler
     }
+}
+
+/// A connection of the caller's own to the database of a store, made as the store makes its own:
+/// encrypted as the URL says, and with its parameters that the driver does not know. For read
+/// models, and for [`append_in`](super::append_in). It is closed when the client is dropped.
+///
+/// ```no_run
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = everfold::postgres::connect("postgres://db/shop?sslmode=verify-full").await?;
+/// let carts = client.query("SELECT cart_id, items FROM read_model.cart_totals", &[]).await?;
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// If the URL is not understood or the database cannot be reached.
+pub async fn connect(url: &str) -> Result<Client, OpenError> {
+    let target = Target::parse(url)?;
+    let (client, connection) =
+        target.connect().await.map_err(|error| connect_error(error, target.place()))?;
+    // It ends with the client; how it ended, the client's requests say.
+    tokio::spawn(async move { drop(connection.await) });
+    Ok(client)
 }
 
 /// A firewall can drop a connection without a word. Unless the URL says otherwise, the kernel finds

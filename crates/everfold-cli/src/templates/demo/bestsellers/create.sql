@@ -1,0 +1,4 @@
+CREATE TABLE read_model.bestsellers (
+    sku TEXT PRIMARY KEY,
+    in_carts BIGINT NOT NULL
+);
