@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 
 use console::Term;
+use indicatif::HumanCount;
 use serde::Serialize;
 
 /// Nobody reads our output any more, as when `head` has its lines. An end, not a failure.
@@ -94,9 +95,35 @@ pub(crate) fn shown(text: &str) -> String {
     safe
 }
 
+/// `1 event`, `2,000 events`.
+pub(crate) fn count(number: u64, what: &str) -> String {
+    let shown = HumanCount(number);
+    match (number, what.strip_suffix('y')) {
+        (1, _) => format!("1 {what}"),
+        (_, Some(begin)) => format!("{shown} {begin}ies"),
+        _ => format!("{shown} {what}s"),
+    }
+}
+
+/// `1 differs`, `2 differ`.
+pub(crate) fn differ(number: u64) -> String {
+    match number {
+        1 => "1 differs".to_owned(),
+        _ => format!("{} differ", HumanCount(number)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::shown;
+    use super::{count, shown};
+
+    #[test]
+    fn one_thing_is_told_from_many() {
+        assert_eq!(count(0, "event"), "0 events");
+        assert_eq!(count(1, "event"), "1 event");
+        assert_eq!(count(12_345, "row"), "12,345 rows");
+        assert_eq!((count(1, "try"), count(2, "try")), ("1 try".into(), "2 tries".into()));
+    }
 
     #[test]
     fn control_characters_do_not_reach_the_terminal() {

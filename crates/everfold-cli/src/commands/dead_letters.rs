@@ -6,11 +6,10 @@ use everfold::{DeadLetter, Position, ProjectionError, Retried, Store};
 use serde::Serialize;
 
 use super::listing::{self, Listing};
-use super::status::count;
 use crate::cli::Global;
 use crate::confirm::confirm;
 use crate::failure::Outcome;
-use crate::output::{Output, shown};
+use crate::output::{Output, count, shown};
 
 /// A list as long as this may have been cut.
 const LISTED_MAX: usize = 10_000;

@@ -11,7 +11,7 @@ use super::rebuild::line;
 use crate::age;
 use crate::cli::Global;
 use crate::failure::Outcome;
-use crate::output::{self, shown};
+use crate::output::{self, count, shown};
 use crate::table::Table;
 
 /// Show what would happen to the project's projections, and what it would take
@@ -125,7 +125,7 @@ fn below(change: &PlannedChange) -> Vec<String> {
 
 fn retire(name: &str, retirable: &Retirable) -> String {
     let Retirable { version, status, .. } = retirable;
-    let rows = retirable.rows.map(|rows| format!("{} rows", HumanCount(rows)));
+    let rows = retirable.rows.map(|rows| count(rows, "row"));
     let bytes = retirable.bytes.map(|bytes| HumanBytes(bytes).to_string());
     let size: Vec<String> = rows.into_iter().chain(bytes).collect();
     format!("`everfold retire {name}` would drop version {version} ({status}): {}", size.join(", "))

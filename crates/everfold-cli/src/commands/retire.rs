@@ -4,13 +4,13 @@ use std::fmt;
 
 use clap::Args;
 use everfold::{Retired, Store};
-use indicatif::{HumanBytes, HumanCount};
+use indicatif::HumanBytes;
 use serde::Serialize;
 
 use crate::cli::Global;
 use crate::confirm::confirm;
 use crate::failure::Outcome;
-use crate::output::{self, shown};
+use crate::output::{self, count, shown};
 
 /// Drop the versions of a projection that readers do not see
 #[derive(Debug, Args)]
@@ -70,7 +70,7 @@ impl Retire {
         let change = plan.changes.into_iter().find(|change| change.name == self.name);
         let retire = change.map(|change| change.retire).unwrap_or_default();
         let lines = retire.iter().map(|retirable| {
-            let rows = retirable.rows.map(|rows| format!(", {} rows", HumanCount(rows)));
+            let rows = retirable.rows.map(|rows| format!(", {}", count(rows, "row")));
             let bytes = retirable.bytes.map(|bytes| format!(", {}", HumanBytes(bytes)));
             let (version, status) = (retirable.version, retirable.status);
             let (rows, bytes) = (rows.unwrap_or_default(), bytes.unwrap_or_default());

@@ -7,10 +7,9 @@ use everfold::{Skip, Store};
 use serde::Serialize;
 
 use super::listing::{self, Listing};
-use super::status::count;
 use crate::cli::Global;
 use crate::failure::Outcome;
-use crate::output::{self, shown};
+use crate::output::{self, count, shown};
 
 /// Look at what inline projections owe, and settle it
 #[derive(Debug, Subcommand)]

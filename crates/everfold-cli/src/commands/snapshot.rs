@@ -4,7 +4,7 @@ use std::fmt;
 
 use clap::Args;
 use everfold::ReadModelSnapshot;
-use indicatif::{HumanBytes, HumanCount};
+use indicatif::HumanBytes;
 use serde::Serialize;
 
 use crate::cli::Global;
@@ -47,10 +47,10 @@ impl Snapshot {
 impl fmt::Display for Taken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ReadModelSnapshot { id, name, version, position, rows, bytes, .. } = &self.0;
-        let (rows, bytes) = (HumanCount(*rows), HumanBytes(*bytes));
+        let (rows, bytes) = (output::count(*rows, "row"), HumanBytes(*bytes));
         writeln!(
             f,
-            "snapshot {id} of {name} version {version} at position {position}, {rows} rows, {bytes}"
+            "snapshot {id} of {name} version {version} at position {position}, {rows}, {bytes}"
         )?;
         write!(f, "  next  `everfold replay {name} --from {position}` builds from it")
     }

@@ -12,7 +12,7 @@ use super::rebuild;
 use crate::age;
 use crate::cli::Global;
 use crate::failure::Outcome;
-use crate::output::{Output, shown};
+use crate::output::{Output, count, shown};
 use crate::table::Table;
 
 const WATCH_EVERY: Duration = Duration::from_secs(1);
@@ -146,7 +146,7 @@ impl fmt::Display for Report {
             // Below the last line of its projection.
             let last = self.projections.get(index + 1).is_none_or(|next| next.name != status.name);
             let rebuild = self.rebuilds.iter().find(|rebuild| rebuild.name == status.name);
-            lines.extend(rebuild.filter(|_| last).map(under_way));
+            lines.extend(rebuild.filter(|_| last).map(under_way).unwrap_or_default());
             let filled_by = rebuild.filter(|rebuild| is_filled_by(status, rebuild));
             table.row(cells(status, filled_by), lines);
         }
@@ -265,21 +265,15 @@ fn below(status: &ProjectionStatus) -> Vec<String> {
     lines
 }
 
-/// An open rebuild in one line.
-fn under_way(rebuild: &RebuildProgress) -> String {
+/// An open rebuild: how it gets on, and what it waits for.
+fn under_way(rebuild: &RebuildProgress) -> Vec<String> {
     let RebuildProgress { name, version, kind, .. } = rebuild;
     let worker = match &rebuild.worker {
         Some(worker) => format!("run by {}", shown(worker)),
         None => format!("nobody works on it: `everfold rebuild {name}` goes on"),
     };
-    format!("rebuild to version {version} ({kind}): {}; {worker}", rebuild::line(rebuild))
-}
-
-/// `1 event`, `2 events`.
-pub(crate) fn count(number: u64, what: &str) -> String {
-    match (number, what.strip_suffix('y')) {
-        (1, _) => format!("1 {what}"),
-        (_, Some(begin)) => format!("{number} {begin}ies"),
-        _ => format!("{number} {what}s"),
-    }
+    let line = rebuild::line(rebuild);
+    let mut lines = vec![format!("rebuild to version {version} ({kind}): {line}; {worker}")];
+    lines.extend(rebuild.message.as_deref().map(|message| format!("rebuild: {}", shown(message))));
+    lines
 }

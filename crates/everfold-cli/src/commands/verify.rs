@@ -11,7 +11,7 @@ use crate::age;
 use crate::cli::Global;
 use crate::commands::differences;
 use crate::failure::Outcome;
-use crate::output;
+use crate::output::{self, count};
 use crate::signals::Signals;
 use crate::size;
 
@@ -94,18 +94,15 @@ impl Verify {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Verification { name, version, scope, position, .. } = &self.verification;
-        let compared = HumanCount(self.verification.compared);
+        let rows = count(self.verification.compared, "row");
         let took = age::shown(self.verification.duration.as_secs_f64());
-        write!(
-            f,
-            "{name} version {version} at position {position}: compared {compared} rows ({scope})"
-        )?;
+        write!(f, "{name} version {version} at position {position}: compared {rows} ({scope})")?;
         write!(f, " in {took}, ")?;
         if self.equal {
             return write!(f, "all are as the log says");
         }
         let (differ, shown) = (self.verification.differences, &self.verification.examples);
-        writeln!(f, "{} differ", HumanCount(differ))?;
+        writeln!(f, "{}", output::differ(differ))?;
         write!(f, "{}", differences::table(shown, "EXPECTED", "FOUND"))?;
         match differ > shown.len() as u64 {
             true => write!(f, "\nand {} more", HumanCount(differ - shown.len() as u64)),

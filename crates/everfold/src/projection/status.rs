@@ -135,7 +135,8 @@ pub struct ShardStatus {
 }
 
 impl Store {
-    /// Where all projections of this handle's namespace stand.
+    /// Where all projections of this handle's namespace stand: by name, and of one projection the
+    /// generation that was made first.
     ///
     /// # Errors
     /// If the database refuses or cannot be reached.
@@ -144,7 +145,9 @@ impl Store {
         let heads = self.backend().heads().await?;
         let namespace = &self.options().namespace;
         let here = states.into_iter().filter(|state| state.generation.namespace == *namespace);
-        Ok(here.map(|state| ProjectionStatus::new(state, heads)).collect())
+        let mut all: Vec<_> = here.map(|state| ProjectionStatus::new(state, heads)).collect();
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(all)
     }
 
     /// Where one projection stands: the version that readers see, else the newest.

@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::cli::Global;
 use crate::event_line;
 use crate::failure::Outcome;
-use crate::output::{self, Output};
+use crate::output::{self, Output, count};
 use crate::progress::{Progress, per_second};
 use crate::selection::Selection;
 
@@ -143,10 +143,10 @@ impl Export {
 
 impl Exported {
     fn tell_on_stderr(&self) {
-        let events = HumanCount(self.events);
+        let events = count(self.events, "event");
         let to = self.output.as_deref().map(|file| format!(" to {file}")).unwrap_or_default();
         match self.last_position {
-            Some(last) => eprintln!("exported {events} events{to}, the last at position {last}"),
+            Some(last) => eprintln!("exported {events}{to}, the last at position {last}"),
             None => eprintln!("exported no events{to}: there are none to export"),
         }
     }
@@ -177,7 +177,7 @@ impl ShownProgress {
         let begun = self.begun;
         self.progress.set(place - self.start, || {
             let rate = HumanCount(per_second(events, begun.elapsed()));
-            format!("{} events, {rate}/s", HumanCount(events))
+            format!("{}, {rate}/s", count(events, "event"))
         });
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::age;
 use crate::commands::differences;
-use crate::output::shown;
+use crate::output::{count, differ, shown};
 
 /// The result of the command.
 #[derive(Serialize)]
@@ -66,9 +66,9 @@ impl fmt::Display for Ended {
             write!(f, "\n  appends   held up for {}", age::shown(held.as_secs_f64()))?;
         }
         if let Some(comparison) = &progress.comparison {
-            let (compared, differ) =
-                (HumanCount(comparison.compared), HumanCount(comparison.differences));
-            write!(f, "\n  compared  {compared} rows with the version before, {differ} differ")?;
+            let rows = count(comparison.compared, "row");
+            let differ = differ(comparison.differences);
+            write!(f, "\n  compared  {rows} with the version before, {differ}")?;
             for told in &comparison.not_compared {
                 write!(f, "\n            not compared: {}", shown(told))?;
             }
@@ -104,13 +104,13 @@ fn headline(progress: &RebuildProgress) -> String {
 }
 
 fn applied(progress: &RebuildProgress) -> String {
-    let events = HumanCount(progress.events_done);
+    let events = count(progress.events_done, "event");
     let Some(ended) = progress.switched_at.or(progress.finished_at) else {
-        return format!("{events} events");
+        return events;
     };
     let seconds = ended.duration_since(progress.requested_at).as_secs_f64().max(0.001);
     let rate = HumanCount((progress.events_done as f64 / seconds) as u64);
-    format!("{events} events in {} ({rate}/s)", age::shown(seconds))
+    format!("{events} in {} ({rate}/s)", age::shown(seconds))
 }
 
 fn next(progress: &RebuildProgress, kept: Option<u32>) -> Option<String> {

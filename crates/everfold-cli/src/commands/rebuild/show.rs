@@ -6,7 +6,7 @@ use everfold::{RebuildPhase, RebuildProgress};
 use indicatif::HumanCount;
 
 use crate::age;
-use crate::output::shown;
+use crate::output::{count, shown};
 use crate::progress::{Bar, tell};
 
 /// How often a plain line is worth it while only the figures change.
@@ -98,14 +98,14 @@ pub(crate) fn line(progress: &RebuildProgress) -> String {
         parts.push(format!("paused (`everfold rebuilds resume {}`)", progress.name));
     }
     parts.push(progress.phase.to_string().replace('-', " "));
-    let (done, total) = (HumanCount(progress.events_done), HumanCount(progress.events_total));
     match progress.phase {
         _ if progress.events_total == 0 => {}
         RebuildPhase::Copying | RebuildPhase::CatchingUp => {
-            parts.push(format!("{}% of {total} events", percent(progress)));
+            let total = count(progress.events_total, "event");
+            parts.push(format!("{}% of {total}", percent(progress)));
             parts.extend(rates(progress));
         }
-        _ => parts.push(format!("{done} events")),
+        _ => parts.push(count(progress.events_done, "event")),
     }
     parts.join(", ")
 }

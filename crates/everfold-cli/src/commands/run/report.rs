@@ -8,9 +8,8 @@ use everfold::{
 };
 
 use crate::age;
-use crate::commands::status::count;
 use crate::failure::Outcome;
-use crate::output::shown;
+use crate::output::{count, shown};
 
 /// How often projections are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(2);

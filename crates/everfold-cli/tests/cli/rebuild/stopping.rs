@@ -4,7 +4,7 @@ use everfold_testkit::eventually;
 use serde_json::Value;
 
 use super::{doubled, given};
-use crate::run::CATCH_UP;
+use crate::run::{CATCH_UP, INLINE};
 use crate::shop::{Running, Shop, on_both_stores};
 use crate::support::LIMIT;
 
@@ -14,6 +14,29 @@ on_both_stores! {
     rebuild_is_paused_resumed_and_joined,
     rebuild_is_cancelled,
     runner_takes_up_what_was_asked_for,
+}
+
+/// Whoever looks from elsewhere sees who is in the way, as the one who asked does.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_holds_a_rebuild_up_is_shown_to_everybody() {
+    let shop = Shop::postgres().await;
+    given(&shop, INLINE);
+    let caller = shop.database().connect().await;
+    caller.batch_execute("BEGIN").await.unwrap();
+    let append = "SELECT pg_backend_pid() \
+        FROM everfold.append_event('c', NULL, 'Counted', '{\"n\": 1}')";
+    let pid: i32 = caller.query_one(append, &[]).await.unwrap().get(0);
+    let running = shop.start_command(&["rebuild", "sums"], &format!("process {pid}"));
+    let shows = |command: &str| {
+        let ran = shop.run(&[command]).exits(0);
+        ran.stdout.contains(&format!("process {pid}"))
+    };
+    eventually("`rebuilds` names it", LIMIT, async || shows("rebuilds")).await;
+    eventually("`status` names it", LIMIT, async || shows("status")).await;
+    caller.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(running.ended().0, Some(0));
+    assert!(!shows("rebuilds") && !shows("status"), "nobody is in the way any more");
+    assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|4", "b|2", "c|1"]);
 }
 
 fn rebuild(shop: &Shop) -> Value {

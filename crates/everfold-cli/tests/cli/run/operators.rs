@@ -1,5 +1,7 @@
 //! Pausing, resuming, waiting, watching, and several projects in one store.
 
+use serde_json::Value;
+
 use super::{CATCH_UP, INLINE};
 use crate::shop::{Shop, on_both_stores};
 use crate::support::{LIMIT, lines, send, wait};
@@ -11,6 +13,25 @@ on_both_stores! {
     mistyped_names_get_a_suggestion,
     namespaces_keep_projects_apart,
     status_is_stable_json,
+    projections_are_shown_by_name,
+}
+
+async fn projections_are_shown_by_name(shop: Shop) {
+    shop.sums("later", INLINE);
+    shop.run(&["run", "--once"]).done();
+    shop.sums("earlier", CATCH_UP);
+    shop.run(&["run", "--once"]).done();
+    shop.numbers("events", &[("a", Some(1))]);
+    shop.run(&["run", "--once"]).done();
+    // A younger generation of it.
+    shop.run(&["rebuild", "later"]).done().prints("applied   1 event in ");
+    let json = shop.run(&["status", "--json"]).done().json();
+    let all = json["projections"].as_array().unwrap().iter();
+    let shown: Vec<_> = all.map(|status| (&status["name"], &status["status"])).collect();
+    let wanted = [("earlier", "active"), ("later", "kept"), ("later", "active")];
+    let wanted = wanted.map(|(name, status)| (Value::from(name), Value::from(status)));
+    assert_eq!(shown, wanted.iter().map(|(name, status)| (name, status)).collect::<Vec<_>>());
+    shop.run(&["verify", "later", "--all"]).done().prints("compared 1 row (all)");
 }
 
 async fn paused_inline_projection_owes_and_makes_up_for_it(shop: Shop) {

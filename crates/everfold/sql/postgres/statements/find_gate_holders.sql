@@ -1,5 +1,5 @@
 -- Transactions that hold the gate of one of these generations, shared as appends do; not our own.
--- $1 generations integer[]. Rows: virtual transaction, process (NULL: prepared), name of the prepared
+-- $1 generations integer[], 0 for the registry gate. Rows: virtual transaction, process (NULL: prepared), name of the prepared
 -- transaction, user, application, seconds since the transaction began, state, query. What this role
 -- may not see is NULL. Takes no locks.
 --
@@ -17,8 +17,8 @@ SELECT DISTINCT ON (l.virtualtransaction)
         WHERE l.pid IS NULL AND t.pid IS NULL AND t.locktype = 'transactionid'
           AND t.virtualtransaction = l.virtualtransaction) x ON true
  WHERE l.locktype = 'advisory' AND l.objsubid = 2 AND l.granted AND l.mode = 'ShareLock'
-   AND l.classid = 'everfold.generations'::regclass::oid
-   AND l.objid = ANY (SELECT g::oid FROM unnest($1) g)
+   AND (l.classid = 'everfold.generations'::regclass::oid AND l.objid = ANY (SELECT g::oid FROM unnest($1) g)
+        OR l.classid = 'everfold.store'::regclass::oid AND l.objid = 0 AND 0 = ANY ($1))
    AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
    AND l.pid IS DISTINCT FROM pg_backend_pid()
  ORDER BY l.virtualtransaction

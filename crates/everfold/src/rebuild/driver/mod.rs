@@ -160,8 +160,8 @@ impl Driver {
                             .to_owned(),
                     ));
                 };
-                let made =
-                    self.desk.patiently(|| backend.make_target(lease, projection.clone())).await?;
+                let making = self.desk.patiently(|| backend.make_target(lease, projection.clone()));
+                let made = self.naming_holders(making).await?;
                 self.row.target = Some(made.id);
                 made
             }

@@ -1,6 +1,7 @@
 //! Switching readers and appends over: behind the fence, or without it where callers' transactions
 //! outlast it. docs/design.md, Rebuilds, has the protocol; each step is one job of projection/job.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use crate::projection::job::{JobOutcome, Switch, SwitchLimits, SwitchStep, Switc
 use crate::projection::projector::ApplyError;
 use crate::rebuild::row::{RebuildKind, RebuildPhase};
 use crate::runner::backoff::Backoff;
-use crate::store::{StatusChange, jitter};
+use crate::store::{GateHolder, StatusChange, jitter};
 
 /// How long handles that carry an inline projection need at most to learn of a new generation.
 const CARRIERS_LEARN: Duration = Duration::from_millis(1_500);
@@ -26,6 +27,10 @@ const DRAIN_EVENTS: usize = 500;
 const SKIPS_COUNTED: usize = 100_000;
 /// Holders that are named.
 const NAMED: usize = 3;
+/// How often it is looked who holds the registry gate while that is waited for.
+const NAME_EVERY: Duration = Duration::from_secs(1);
+/// The registry gate, where gates are named by generations.
+const REGISTRY: i32 = 0;
 
 impl Driver {
     /// In place: puts the empty target in, before anything else.
@@ -96,7 +101,7 @@ impl Driver {
                     if busy >= tries && target.is_inline() {
                         return self.switch_without_fence(target).await;
                     }
-                    self.let_appends_through(&target).await?;
+                    self.let_appends_through(&target, false).await?;
                 }
             }
         }
@@ -292,31 +297,55 @@ impl Driver {
             self.desk.pause(LOOK).await?;
             let holders = self.desk.patiently(look).await?;
             waiting.look(&holders);
-            let named: Vec<&str> = holders
-                .iter()
-                .filter(|holder| waiting.is_for(holder))
-                .map(|holder| holder.description.as_str())
-                .take(NAMED)
-                .collect();
+            let named: Vec<&GateHolder> =
+                holders.iter().filter(|holder| waiting.is_for(holder)).collect();
             if !named.is_empty() {
-                self.desk.say(Some(format!("waiting for {}", named.join("; "))));
+                self.desk.say(Some(format!("waiting for {}", descriptions(named))));
             }
         }
         self.desk.say(None);
         Ok(())
     }
 
+    /// Does what waits for appends to end by itself, and says meanwhile who stays in the way.
+    pub(super) async fn naming_holders<T>(&self, what: impl Future<Output = Step<T>>) -> Step<T> {
+        let done = tokio::select! {
+            biased;
+            done = what => done?,
+            never = self.name_holders() => match never {},
+        };
+        self.desk.say(None);
+        Ok(done)
+    }
+
+    /// Those who hold the registry gate at two looks are no appends that are over at once.
+    async fn name_holders(&self) -> Infallible {
+        let mut before: Vec<GateHolder> = Vec::new();
+        loop {
+            tokio::time::sleep(NAME_EVERY).await;
+            let looked = self.desk.store.backend().gate_holders(vec![REGISTRY]).await;
+            let holders = looked.unwrap_or_default();
+            let stays = |holder: &&GateHolder| {
+                before.iter().any(|earlier| earlier.transaction == holder.transaction)
+            };
+            let named: Vec<&GateHolder> = holders.iter().filter(stays).collect();
+            if !named.is_empty() {
+                self.desk.say(Some(format!("waiting for {}", descriptions(named))));
+            }
+            before = holders;
+        }
+    }
+
     /// Says who is in the way, and leaves nine times as long to appends as they were held up.
-    async fn let_appends_through(&self, target: &Target) -> Step {
+    async fn let_appends_through(&self, target: &Target, registry: bool) -> Step {
         let source = self.source(target).await?;
         let mut generations = vec![target.generation.id];
+        generations.extend(registry.then_some(REGISTRY));
         generations.extend(source.map(|source| source.id));
         let backend = self.desk.store.backend();
         let holders = self.desk.patiently(|| backend.gate_holders(generations.clone())).await?;
         if !holders.is_empty() {
-            let named: Vec<&str> =
-                holders.iter().take(NAMED).map(|holder| holder.description.as_str()).collect();
-            self.desk.say(Some(format!("held up by {}", named.join("; "))));
+            self.desk.say(Some(format!("held up by {}", descriptions(&holders))));
         }
         let held = self.row.options.options.fence_timeout;
         self.desk.pause(held * 9 + jitter(held * 2)).await
@@ -333,11 +362,12 @@ impl Driver {
         source: Option<Arc<Generation>>,
         step: SwitchStep,
     ) -> Step {
+        let registry = matches!(step, SwitchStep::SwapIn | SwitchStep::ListAgain);
         loop {
             match self.step(target, source.clone(), step.clone()).await? {
                 Stepped::Done => return Ok(()),
                 Stepped::TryAgain => {}
-                Stepped::Busy => self.let_appends_through(target).await?,
+                Stepped::Busy => self.let_appends_through(target, registry).await?,
             }
         }
     }
@@ -409,15 +439,25 @@ impl Driver {
             }
             Switched::DeadLetters { new, first } => {
                 let name = &self.row.name;
+                let were = match new {
+                    1 => "1 event was".to_owned(),
+                    new => format!("{new} events were"),
+                };
                 Err(Halt::NotPromoted(format!(
-                    "not promoted: {new} events were put aside that readers have now, the first at \
-                     position {first}; look at them with `everfold messages {name}`, then `everfold \
-                     promote {name} --allow-dead-letters`, or mend the projection"
+                    "not promoted: {were} put aside that readers have now, the first at position \
+                     {first}; look with `everfold messages {name}`, then `everfold promote {name} \
+                     --allow-dead-letters`, or mend the projection"
                 )))
             }
             Switched::Cancelled => Err(Halt::Cancelled),
         }
     }
+}
+
+/// The first of those who are in the way, in words.
+fn descriptions<'h>(holders: impl IntoIterator<Item = &'h GateHolder>) -> String {
+    let first = holders.into_iter().take(NAMED).map(|holder| holder.description.as_str());
+    first.collect::<Vec<_>>().join("; ")
 }
 
 /// How much of what is owed is settled.

@@ -12,7 +12,7 @@ const FIND: &str = include_str!("../../../../sql/postgres/statements/find_gate_h
 /// Most of a query that is shown.
 const QUERY_CHARS: usize = 80;
 
-/// Transactions that hold one of these generations' gates right now.
+/// Transactions that hold one of these generations' gates right now; 0 stands for the registry gate.
 pub(super) async fn gate_holders(
     connections: &Connections,
     generations: &[i32],
