@@ -148,6 +148,8 @@ pub(crate) struct RebuildReport {
     pub(crate) comparison: Option<Comparison>,
     /// How long the switch held appends up, in microseconds.
     pub(crate) held_us: Option<u64>,
+    /// What readers saw until the switch was paused, and what they see now is not.
+    pub(crate) ended_pause: bool,
 }
 
 /// What is stored of how a rebuild is to be done.

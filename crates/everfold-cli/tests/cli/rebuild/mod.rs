@@ -20,6 +20,32 @@ on_both_stores! {
     rows_that_differ_too_much_keep_readers_where_they_are,
     new_dead_letters_keep_readers_where_they_are,
     plan_changes_nothing_and_tells_what_would_happen,
+    switch_ends_a_pause_and_says_so,
+}
+
+/// Whoever asks for a rebuild wants readers to see what goes on.
+async fn switch_ends_a_pause_and_says_so(shop: Shop) {
+    let said = "it was paused, and is fed again since the switch";
+    given(&shop, INLINE);
+    shop.run(&["pause", "sums"]).done();
+    shop.numbers("owed", &[("a", Some(5))]);
+    doubled(&shop, "inline");
+    shop.run(&["plan"]).done().prints("it is paused, which the switch ends");
+    let ran = shop.run(&["rebuild", "sums"]).done().prints(said);
+    ran.prints("`everfold pause sums` pauses what readers see now");
+    assert_eq!(shop.status("sums")["status"], "kept");
+    shop.run(&["rebuilds"]).done().prints(said);
+    shop.run(&["messages", "sums"]).done().prints("which was paused");
+    shop.run(&["health"]).done().prints("healthy");
+    shop.numbers("more", &[("b", Some(1))]);
+    assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|18", "b|6"]);
+
+    let ran = shop.run(&["rebuild", "sums"]).done();
+    assert!(!ran.stdout.contains("paused"), "nothing was: {ran:#?}");
+    shop.run(&["pause", "sums"]).done();
+    shop.run(&["rebuild", "sums", "--in-place"]).done().prints(said);
+    shop.run(&["health"]).done().prints("healthy");
+    assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|18", "b|6"]);
 }
 
 /// Version 2: everything counts double.

@@ -9,6 +9,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{ProjectionError, StoreError, StoreErrorKind};
+use crate::projection::generation::{Generation, GenerationStatus};
 use crate::projection::projector::ApplyError;
 use crate::rebuild::Comparison;
 use crate::rebuild::pace::Pace;
@@ -113,6 +114,17 @@ impl Desk {
     pub(super) fn held(&self, held: Duration) {
         let held = u64::try_from(held.as_micros()).ok();
         self.report.lock().expect("nothing panics with this locked").held_us = held;
+    }
+
+    /// The switch is made; whether that ends a pause is to be said.
+    pub(super) fn switched_from(&self, source: Option<&Generation>) {
+        if source.is_some_and(|source| source.status == GenerationStatus::Paused) {
+            self.report.lock().expect("nothing panics with this locked").ended_pause = true;
+        }
+    }
+
+    pub(super) fn has_ended_pause(&self) -> bool {
+        self.report.lock().expect("nothing panics with this locked").ended_pause
     }
 
     /// How many events there are in all, as far as is known; it never shrinks below what is done.

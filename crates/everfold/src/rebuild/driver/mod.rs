@@ -320,7 +320,7 @@ impl Driver {
         let options = &self.row.options.options;
         let (phase, message) = match outcome {
             Ok(()) if options.promote && self.row.kind != RebuildKind::AsOf => {
-                (RebuildPhase::Done, self.desk.figures().message)
+                (RebuildPhase::Done, self.last_words())
             }
             Ok(()) => (RebuildPhase::Built, self.desk.figures().message),
             Err(Halt::NotPromoted(message)) => (RebuildPhase::Built, Some(message)),
@@ -349,6 +349,18 @@ impl Driver {
         let ended = self.write_end(figures, given_up).await;
         self.remove_leftovers();
         ended
+    }
+
+    /// What is to be said of one that went well.
+    fn last_words(&self) -> Option<String> {
+        let name = &self.row.name;
+        let resumed = format!(
+            "it was paused, and is fed again since the switch; `everfold pause {name}` pauses what readers \
+             see now"
+        );
+        let resumed = self.desk.has_ended_pause().then_some(resumed);
+        let words: Vec<String> = self.desk.figures().message.into_iter().chain(resumed).collect();
+        (!words.is_empty()).then(|| words.join("; "))
     }
 
     async fn write_end(&self, figures: RebuildFigures, given_up: Option<StatusChange>) -> Ended {

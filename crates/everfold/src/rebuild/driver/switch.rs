@@ -41,7 +41,8 @@ impl Driver {
         if !target.generation.is_active {
             self.widen().await?;
             let source = self.source(&target).await?;
-            self.behind_the_gates(&target, source, SwitchStep::SwapIn).await?;
+            self.behind_the_gates(&target, source.clone(), SwitchStep::SwapIn).await?;
+            self.desk.switched_from(source.as_deref());
             self.remove_leftovers();
         }
         self.desk.cannot_be_cancelled();
@@ -88,8 +89,9 @@ impl Driver {
             self.catch_up(&target).await?;
             let source = self.source(&target).await?;
             let begun = Instant::now();
-            match self.step(&target, source, SwitchStep::Flip).await? {
+            match self.step(&target, source.clone(), SwitchStep::Flip).await? {
                 Stepped::Done => {
+                    self.desk.switched_from(source.as_deref());
                     if target.is_inline() {
                         self.desk.held(begun.elapsed());
                     }
@@ -126,8 +128,11 @@ impl Driver {
             }
             let source = self.source(&target).await?;
             let flip = SwitchStep::FlipUnfenced { past };
-            match self.step(&target, source, flip).await? {
-                Stepped::Done => return self.switched(&target).await,
+            match self.step(&target, source.clone(), flip).await? {
+                Stepped::Done => {
+                    self.desk.switched_from(source.as_deref());
+                    return self.switched(&target).await;
+                }
                 Stepped::TryAgain | Stepped::Busy => self.desk.pause(LOOK).await?,
             }
         }

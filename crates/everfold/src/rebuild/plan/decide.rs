@@ -148,8 +148,13 @@ fn beside(definition: &Definition, found: &Found, store: StoreKind) -> What {
         ),
         _ => "views keep their names".to_owned(),
     };
+    let paused = match read.status {
+        GenerationStatus::Paused => "; it is paused, which the switch ends",
+        _ => "",
+    };
     let message = format!(
-        "version {version} is built beside version {} ({what}), then readers are switched over; {views}",
+        "version {version} is built beside version {} ({what}), then readers are switched over; \
+         {views}{paused}",
         read.version
     );
     (PlannedAction::RebuildBeside, message, rebuild_command(name))

@@ -221,8 +221,10 @@ impl Job {
         unit.note_flip(&switch.rebuild).await?;
         let said = match switch.source.as_deref() {
             Some(source) => format!(
-                "readers see version {version}, generation {id}, instead of version {}, generation {}",
-                source.version, source.id
+                "readers see version {version}, generation {id}, instead of version {}, generation {}{}",
+                source.version,
+                source.id,
+                if source.status == GenerationStatus::Paused { ", which was paused" } else { "" }
             ),
             None => format!("readers see version {version}, generation {id}"),
         };
