@@ -64,7 +64,9 @@ impl Open {
                 && progress.events_done * 100 >= progress.events_total * KILL_AT_PERCENT
             {
                 let (id, done) = (first.id, progress.events_done);
-                first.kill().await?;
+                if !first.kill().await? {
+                    return Ok(None);
+                }
                 let (done_of, total) = (HumanCount(done), HumanCount(progress.events_total));
                 step("kill", &format!("process {id} with SIGKILL, at {done_of} of {total} events"));
                 return Ok(Some(done));

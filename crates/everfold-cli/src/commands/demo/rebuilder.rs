@@ -1,5 +1,6 @@
 //! The process that rebuilds: this program once more, as anybody would start it.
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 
@@ -12,6 +13,7 @@ use tokio::task::JoinHandle;
 /// How long nobody else takes over from a rebuilder that gives no sign of life. Much shorter than
 /// by default, since somebody watches and waits.
 const LEASE: &str = "2s";
+const SIGKILL: i32 = 9;
 
 /// `everfold rebuild`, in a process of its own. Dropped, it is killed.
 pub(super) struct Rebuilder {
@@ -49,9 +51,16 @@ impl Rebuilder {
         Ok(Rebuilder { child, id, said })
     }
 
-    /// Ends it with SIGKILL, which it cannot notice.
-    pub(super) async fn kill(mut self) -> anyhow::Result<()> {
-        self.child.kill().await.context("the rebuilder cannot be killed")
+    /// Ends it with SIGKILL, which it cannot notice; whether that is what ended it.
+    pub(super) async fn kill(mut self) -> anyhow::Result<bool> {
+        // Fails only if it has ended already, which its status tells.
+        let _ = self.child.start_kill();
+        let status = self.child.wait().await.context("the rebuilder cannot be waited for")?;
+        if status.signal() == Some(SIGKILL) {
+            return Ok(true);
+        }
+        self.outcome(status).await?;
+        Ok(false)
     }
 
     /// Whether it has ended by itself.
