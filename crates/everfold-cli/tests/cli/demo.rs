@@ -123,7 +123,7 @@ async fn interrupted_demo_leaves_a_folder_that_works(shop: Shop) {
     let mut child = shop.folder.command(&demo(&shop, &url, &["my-shop"])).spawn().unwrap();
     let stderr = lines(child.stderr.take().unwrap());
     let mut said = Vec::new();
-    while !said.iter().any(|line: &String| line.starts_with("kill ")) {
+    while !said.iter().any(|line: &String| line.contains(" goes on at ")) {
         said.push(stderr.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("{said:#?}")));
     }
     interrupt(&child);

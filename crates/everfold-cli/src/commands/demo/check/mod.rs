@@ -152,6 +152,12 @@ impl Faults {
         self.rows_that_differ += other.rows_that_differ;
     }
 
+    /// With what the engine's own verification of the same rows has found.
+    pub(super) fn with_verified(mut self, differences: u64) -> Faults {
+        self.rows_that_differ = self.rows_that_differ.max(differences);
+        self
+    }
+
     pub(super) fn is_none(&self) -> bool {
         *self == Faults::default()
     }

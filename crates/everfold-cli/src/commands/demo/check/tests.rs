@@ -64,6 +64,13 @@ fn rows_that_are_missing_or_too_many_are_faults() {
 }
 
 #[test]
+fn rows_that_both_have_found_count_once() {
+    let faults = Faults { rows_that_differ: 3, ..Faults::default() };
+    assert_eq!(faults.clone().with_verified(2).rows_that_differ, 3);
+    assert_eq!(faults.with_verified(5).rows_that_differ, 5);
+}
+
+#[test]
 fn log_that_differs_from_what_was_acknowledged_is_a_fault() {
     let (mut fold, mut acknowledged) = three();
     fold.log.swap(1, 2);
