@@ -16,9 +16,11 @@ use crate::options::StoreOptions;
 use crate::projection::generation::Generation;
 use crate::rebuild::holding::{Holding, fed_by_appends};
 
-/// Statements take as long as the read model is large; a client that is gone is not waited for.
+/// Statements take as long as the read model is large; a client that is gone is not waited for. What is
+/// grouped and joined should not go to disk.
 const TIMEOUTS: &str = "SET LOCAL jit = off; SET LOCAL lock_timeout = '4s'; \
-    SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = '60s'";
+    SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = '60s'; \
+    SET LOCAL work_mem = '128MB'";
 /// Nobody waits longer for one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 

@@ -14,7 +14,7 @@ use crate::projection::Projection;
 use crate::projection::definition::Definition;
 use crate::projection::generation::Generation;
 use crate::projection::projector::{ApplyError, Projector};
-use crate::store::StoreKind;
+use crate::store::{StoreKind, Unit};
 
 const DEFINITION: &str = "SELECT definition FROM everfold.generations WHERE id = $1";
 
@@ -47,8 +47,25 @@ pub(super) async fn make(
         ProjectionError::Store(error) => ApplyError::Store(error),
         error => refused(format!("cannot be made a second time for a comparison: {error}")),
     })?;
+    do_without_log(unit, &home, &tables).await?;
     let scratch = Generation { home, tables, shards: 1, is_active: false, ..generation.clone() };
     Ok(Arc::new(scratch))
+}
+
+/// Nobody needs these tables after a crash. Where one refers to another that comes later, all are logged.
+async fn do_without_log(
+    unit: &mut PostgresUnit<'_>,
+    home: &str,
+    tables: &[String],
+) -> Result<(), ApplyError> {
+    unit.savepoint().await?;
+    for name in tables {
+        let sql = format!("ALTER TABLE {} SET UNLOGGED", names::table(home, name));
+        if unit.batch(&sql).await.is_err() {
+            return unit.rollback_to_savepoint().await;
+        }
+    }
+    unit.release_savepoint().await
 }
 
 pub(super) fn refused(message: String) -> ApplyError {
