@@ -18,7 +18,7 @@ impl Job {
     pub(crate) fn from_words(words: impl Iterator<Item = String>) -> anyhow::Result<Job> {
         let mut words = words.peekable();
         Ok(match words.peek().map(String::as_str) {
-            Some("import" | "read") => Job::Memory(memory::Job::from_words(words)?),
+            Some("import" | "read" | "rebuild") => Job::Memory(memory::Job::from_words(words)?),
             Some("follow") => Job::Follow(latency::Job::from_words(words.skip(1))?),
             Some("idle") => Job::Idle(idle::Job::from_words(words.skip(1))?),
             other => bail!("{other:?} is no work for a child"),

@@ -4,9 +4,10 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use everfold::{ImportOptions, Schema, Store};
+use everfold::{ImportOptions, RebuildOptions, Schema, Store};
 
 use crate::Bench;
+use crate::carts;
 use crate::measure::grouped;
 use crate::read;
 use crate::workload::{Layout, Lines, Workload};
@@ -17,6 +18,8 @@ const LIMIT_MB: f64 = 100.0;
 enum Work {
     Import,
     Read,
+    /// Documents, on a store that holds the history.
+    Rebuild,
 }
 
 impl Work {
@@ -24,6 +27,7 @@ impl Work {
         match self {
             Work::Import => "import",
             Work::Read => "read",
+            Work::Rebuild => "rebuild",
         }
     }
 }
@@ -42,6 +46,7 @@ impl Job {
         let work = match next()?.as_str() {
             "import" => Work::Import,
             "read" => Work::Read,
+            "rebuild" => Work::Rebuild,
             other => bail!("\"{other}\" is no work for a child"),
         };
         Ok(Job { work, url: next()?, events: next()?.parse()? })
@@ -73,6 +78,12 @@ pub(crate) async fn run(bench: &Bench) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The most memory that a process of its own has for rebuilding documents, in MB.
+pub(crate) fn of_a_rebuild(url: String, events: u64) -> anyhow::Result<f64> {
+    let job = Job { work: Work::Rebuild, url, events };
+    Ok(tokio::task::block_in_place(|| run_apart(&job))?.peak_mb)
+}
+
 struct Report {
     events_per_second: f64,
     peak_mb: f64,
@@ -100,6 +111,7 @@ pub(crate) fn run_child(job: &Job) -> anyhow::Result<()> {
         match job.work {
             Work::Import => import(&store, job.events).await,
             Work::Read => read::typed(&store, job.events).await,
+            Work::Rebuild => rebuild(&store).await,
         }
     })?;
     println!("{} {}", job.events as f64 / start.elapsed().as_secs_f64(), peak_mb()?);
@@ -110,6 +122,13 @@ async fn import(store: &Store, events: u64) -> anyhow::Result<()> {
     let source = Lines::new(Workload { events, layout: Layout::ComeAndGo });
     let imported = store.import("bench", source, ImportOptions::default(), |_| ()).await?;
     anyhow::ensure!(imported.stored == events, "{} of {events} were stored", imported.stored);
+    Ok(())
+}
+
+async fn rebuild(store: &Store) -> anyhow::Result<()> {
+    store.register(carts::documents("documents_apart").build()?).await?;
+    let rebuild = store.rebuild("documents_apart", RebuildOptions::default()).await?;
+    rebuild.finish().await?;
     Ok(())
 }
 

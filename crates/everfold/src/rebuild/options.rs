@@ -23,6 +23,9 @@ pub struct RebuildOptions {
     /// Slow down while a small commit, such as that of an append, takes longer than this. Default: no
     /// limit.
     pub commit_latency_max: Option<Duration>,
+    /// Do not give way to appends while history is copied. Default: false: while hundreds of events a
+    /// second come in, copying works for a part of the time only.
+    pub full_speed: bool,
     /// Most transactions at once while history is copied: 2.
     pub parallel: usize,
     /// Most memory for documents that are folded, in bytes: 256 MiB.
@@ -58,6 +61,7 @@ impl Default for RebuildOptions {
             from_scratch: false,
             events_per_second: None,
             commit_latency_max: None,
+            full_speed: false,
             parallel: 2,
             memory_max: 256 << 20,
             within: 0,

@@ -1,6 +1,8 @@
-//! How fast a rebuild may go: events a second, and what it may cost other commits.
+//! How fast a rebuild may go: events a second, what it may cost other commits, and how it gives way to
+//! appends.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::options::RebuildOptions;
@@ -10,11 +12,17 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// First pause when commits take too long; it doubles while they do.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 
+/// Longest rest at a time.
+const REST_MAX: Duration = Duration::from_secs(5);
+
 /// Shared by all that work on one rebuild.
 #[derive(Debug)]
 pub(crate) struct Pace {
     events_per_second: Option<u32>,
     commit_latency_max: Option<Duration>,
+    full_speed: bool,
+    /// Whether many appends come in.
+    crowded: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -32,6 +40,8 @@ impl Pace {
         Pace {
             events_per_second: options.events_per_second.filter(|events| *events > 0),
             commit_latency_max: options.commit_latency_max,
+            full_speed: options.full_speed,
+            crowded: AtomicBool::new(false),
             state: Mutex::new(state),
         }
     }
@@ -42,6 +52,24 @@ impl Pace {
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
         }
+    }
+
+    /// Whether many appends come in, from now on.
+    pub(crate) fn set_crowded(&self, crowded: bool) {
+        self.crowded.store(crowded && !self.full_speed, Ordering::Relaxed);
+    }
+
+    /// Whether there are appends to give way to.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.crowded.load(Ordering::Relaxed)
+    }
+
+    /// How long to give way after work of this length: so many times as long.
+    pub(crate) fn rest_after(&self, worked: Duration, times: u32) -> Duration {
+        if !self.is_crowded() {
+            return Duration::ZERO;
+        }
+        worked.saturating_mul(times).min(REST_MAX)
     }
 
     /// Most events that should be taken at once.
@@ -85,6 +113,21 @@ mod tests {
         assert!(first >= Duration::from_millis(499), "{first:?}");
         assert!(second >= Duration::from_millis(999), "{second:?}");
         assert_eq!(pace.at_once(), 25);
+    }
+
+    #[test]
+    fn whoever_copies_rests_while_many_appends_come_in() {
+        let pace = Pace::new(&RebuildOptions::default());
+        let worked = Duration::from_millis(10);
+        assert_eq!(pace.rest_after(worked, 2), Duration::ZERO);
+        pace.set_crowded(true);
+        assert_eq!((pace.rest_after(worked, 1), pace.rest_after(worked, 2)), (worked, worked * 2));
+        pace.set_crowded(false);
+        assert_eq!(pace.rest_after(worked, 1), Duration::ZERO);
+        let options = RebuildOptions { full_speed: true, ..RebuildOptions::default() };
+        let pace = Pace::new(&options);
+        pace.set_crowded(true);
+        assert_eq!(pace.rest_after(worked, 1), Duration::ZERO);
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub(crate) struct Copying {
     pub(crate) upcasters: Arc<Upcasters>,
     pub(crate) cutoff: Position,
     pub(crate) memory_max: usize,
+    /// Most transactions at once.
+    pub(crate) at_once: usize,
     /// Counted up while events are applied.
     pub(crate) events_done: Arc<AtomicU64>,
     /// Waits if it goes too fast.
@@ -200,6 +202,10 @@ pub(crate) trait RebuildBackend: Send + Sync {
     }
     /// The leases of the target's shards, for jobs.
     fn target_leases(&self, lease: RebuildLease) -> BoxFuture<'_, Result<Vec<Lease>, ApplyError>>;
+    /// Whether appends come in so fast that whoever copies should give way to them.
+    fn is_crowded(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
+        async { Ok(false) }.boxed()
+    }
     /// Decides, once, up to where and in which parts history is copied; later calls return what is
     /// left. A store that copies in batches alone returns a plan without parts.
     fn plan_copy(&self, copying: Copying) -> BoxFuture<'_, Result<CopyPlan, ApplyError>> {

@@ -73,6 +73,9 @@ pub(crate) struct Pace {
     /// Slow down while a small commit takes longer than this [default: no limit]
     #[arg(long, value_name = "TIME", value_parser = age::parse)]
     max_commit_latency: Option<Duration>,
+    /// Do not give way to appends while history is copied
+    #[arg(long, conflicts_with_all = ["rate", "max_commit_latency"])]
+    full_speed: bool,
     /// Most transactions at once while history is copied [default: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     parallel: Option<u16>,
@@ -101,6 +104,7 @@ impl Pace {
         options.events_per_second = self.rate;
         options.commit_latency_max = self.max_commit_latency;
         options.at_most = self.at_most;
+        options.full_speed = self.full_speed;
         if let Some(lease) = self.lease {
             options.lease_ttl = lease;
         }

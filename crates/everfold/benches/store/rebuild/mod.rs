@@ -19,6 +19,7 @@ use crate::Bench;
 use crate::carts::{self, Cart};
 use crate::catch_up::decode;
 use crate::measure::{compare, grouped, interleave, start_comparing};
+use crate::memory;
 use crate::raw::copy;
 use crate::server::Database;
 use crate::wire::{Json, JsonBytes};
@@ -36,6 +37,7 @@ const EVENTS: &str =
 pub(crate) async fn run(bench: &Bench) -> anyhow::Result<()> {
     let events = bench.arguments.events(1_000_000, 100_000);
     start_comparing(&format!("rebuild: PostgreSQL, {} events", grouped(events as f64)));
+    let mut peak_mb = 0.0;
     for (layout, name) in
         [(Layout::ComeAndGo, "streams come and go"), (Layout::AllAtOnce, "all streams take turns")]
     {
@@ -43,8 +45,11 @@ pub(crate) async fn run(bench: &Bench) -> anyhow::Result<()> {
         log.measure_documents(bench.arguments.repeats, name).await?;
         log.measure_rows(bench.arguments.repeats, name).await?;
         log.store.close().await;
+        peak_mb = memory::of_a_rebuild(log.database.url(), events)?;
     }
-    println!();
+    println!(
+        "\nA process that rebuilds documents has at most {peak_mb:.0} MB resident (target: < 512).\n"
+    );
     verify::run(bench, events).await?;
     println!();
     under_load::run(bench, events).await

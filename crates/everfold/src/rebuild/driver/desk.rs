@@ -174,12 +174,27 @@ impl Desk {
                     tracing::warn!(%error, "a rebuild's sign of life failed, trying again");
                 }
             }
+            if self.is_copying() {
+                self.look_around().await;
+            }
             tokio::select! {
                 () = self.gone.cancelled() => return,
                 () = self.beat.notified() => {}
                 () = tokio::time::sleep(jitter(BEAT.min(self.lease_ttl / 10))) => {}
             }
         }
+    }
+
+    /// Looks whether there are appends to give way to.
+    pub(super) async fn look_around(&self) {
+        match self.store.backend().is_crowded().await {
+            Ok(crowded) => self.pace.set_crowded(crowded),
+            Err(error) => tracing::debug!(%error, "how many appends come in could not be read"),
+        }
+    }
+
+    fn is_copying(&self) -> bool {
+        self.figures.lock().expect("nothing panics with this locked").0 == RebuildPhase::Copying
     }
 
     fn lose(&self) {

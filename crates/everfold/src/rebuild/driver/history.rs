@@ -8,6 +8,7 @@ use futures::future::try_join_all;
 use super::desk::{Halt, Step};
 use super::{Driver, Target};
 use crate::Position;
+use crate::projection::definition::ProjectionKind;
 use crate::rebuild::row::{RebuildKind, RebuildPhase};
 use crate::store::{Copied, Copying};
 
@@ -40,6 +41,7 @@ impl Driver {
                 "its definition is not known here; rebuild it from where it is defined".to_owned(),
             ));
         };
+        self.desk.look_around().await;
         let backend = self.desk.store.backend();
         let plan = self.desk.patiently(|| backend.plan_copy(copying.clone())).await?;
         if plan.cutoff == Position::START {
@@ -58,6 +60,8 @@ impl Driver {
 
     fn copying(&self, target: &Target) -> Option<Copying> {
         let options = &self.row.options.options;
+        // Signs of life, and whoever else works here, need connections too.
+        let connections = self.desk.store.options().runner_pool_size.saturating_sub(2).max(1);
         Some(Copying {
             lease: self.desk.lease,
             generation: Arc::clone(&target.generation),
@@ -65,6 +69,7 @@ impl Driver {
             upcasters: self.desk.store.upcasters_shared(),
             cutoff: Position::START,
             memory_max: options.memory_max,
+            at_once: options.parallel.clamp(1, connections),
             events_done: Arc::clone(&self.desk.done),
             pace: Arc::clone(&self.desk.pace),
             cancel: self.desk.gone.child_token(),
@@ -73,9 +78,13 @@ impl Driver {
     }
 
     async fn copy_parts(&self, copying: &Copying) -> Step<Parts> {
-        // Signs of life, and whoever else works here, need connections too.
-        let connections = self.desk.store.options().runner_pool_size.saturating_sub(2).max(1);
-        let at_once = self.row.options.options.parallel.clamp(1, connections);
+        // A part of documents is read by as many as may work at once; when many appends come in, one
+        // part after the other leaves them room.
+        let by_parts = copying.generation.kind == ProjectionKind::Sql;
+        let at_once = match by_parts && !self.desk.pace.is_crowded() {
+            true => copying.at_once,
+            false => 1,
+        };
         let ended = try_join_all((0..at_once).map(|_| self.copy_some(copying))).await?;
         let in_batches = ended.into_iter().find(|ended| matches!(ended, Parts::InBatches(_)));
         Ok(in_batches.unwrap_or(Parts::Done))

@@ -23,6 +23,18 @@ const COUNTED_MAX: i64 = 100_000;
 /// Rows of read models up to this size are counted; of larger ones the statistics tell.
 const COUNTED_BYTES_MAX: u64 = 8 << 20;
 
+/// Many are so many in a second.
+const MANY_APPENDS: i64 = 200;
+const RECENT_APPENDS: &str = "SELECT count(*) FROM (SELECT recorded_at FROM everfold.events \
+    ORDER BY position DESC LIMIT $1) e WHERE recorded_at > clock_timestamp() - interval '1 second'";
+
+/// Whether many events came in lately.
+pub(super) async fn is_crowded(connections: &Connections) -> Result<bool, StoreError> {
+    let params: [Param<'_>; 1] = [(&MANY_APPENDS, Type::INT8)];
+    let rows = connections.get().await?.query(RECENT_APPENDS, &params).await?;
+    Ok(rows.first().is_some_and(|row| row.get::<_, i64>(0) == MANY_APPENDS))
+}
+
 pub(super) async fn generation_facts(
     connections: &Connections,
 ) -> Result<Vec<GenerationFacts>, StoreError> {

@@ -167,6 +167,10 @@ impl RebuildBackend for PostgresStore {
         async move { remove::remove(self, generation, projector, &actor).await }.boxed()
     }
 
+    fn is_crowded(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
+        facts::is_crowded(&self.engine).boxed()
+    }
+
     fn plan_copy(&self, copying: Copying) -> BoxFuture<'_, Result<CopyPlan, ApplyError>> {
         async move { copy::plan_copy(self, &copying).await }.boxed()
     }

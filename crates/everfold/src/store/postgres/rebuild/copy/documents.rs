@@ -2,13 +2,15 @@
 //! upper half of the part's keys is left for another pass.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::SinkExt;
 use tokio_postgres::types::Type;
 
+use super::ahead;
 use super::folder::{Aside, Manner, Progress, Report};
+use super::late::end_late_holders;
 use super::reader::{Folders, Reading, ended};
 use super::{Part, TIMEOUTS, in_transaction, lock_lease, look_at_lease, pause};
 use crate::error::{StoreError, StoreErrorKind};
@@ -32,30 +34,6 @@ const PART_DONE: &str = "UPDATE everfold.rebuild_parts SET done = true, high = $
     WHERE rebuild = $1 AND low = $2";
 const LEFT_FOR_LATER: &str =
     "INSERT INTO everfold.rebuild_parts (rebuild, low, high, events) VALUES ($1, $2, $3, $4)";
-
-/// Parts that somebody in this process folds: the database need not know before they are written.
-#[derive(Debug, Default)]
-pub(in crate::store::postgres) struct Claims(Mutex<HashSet<(i32, i64, i64)>>);
-
-/// Gives a part back when it is dropped.
-struct Claim<'a> {
-    claims: &'a Claims,
-    of: (i32, i64, i64),
-}
-
-impl Claims {
-    fn claim(&self, copying: &Copying, part: Part) -> Option<Claim<'_>> {
-        let of = (copying.lease.rebuild, copying.lease.epoch, part.low);
-        let mut claimed = self.0.lock().expect("nothing panics with this locked");
-        claimed.insert(of).then(|| Claim { claims: self, of })
-    }
-}
-
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        self.claims.0.lock().expect("nothing panics with this locked").remove(&self.of);
-    }
-}
 
 /// Copies a part. Where others are busy with all that are left, waits for them: one may leave more.
 pub(in super::super) async fn copy_part(
@@ -84,7 +62,10 @@ pub(in super::super) async fn copy_part(
         let free = |part: &Part| Some((*part, store.claims.claim(copying, *part)?));
         match parts.iter().find_map(free) {
             None => pause(copying).await?,
-            Some((part, _claim)) => return copy(store, copying, fold, part).await,
+            Some((part, _claim)) => {
+                end_late_holders(store, copying, Some(part)).await?;
+                return copy(store, copying, fold, part).await;
+            }
         }
     }
 }
@@ -123,11 +104,7 @@ async fn fold_and_write(
     };
     let mut folders = Folders::start(&manner, copying.memory_max);
     let reading = reading(copying, low, high, None);
-    for window in reading.windows() {
-        let read =
-            async |unit: &mut PostgresUnit<'_>| reading.read(unit, window, &mut folders).await;
-        in_transaction(store, copying, TIMEOUTS, read).await?;
-    }
+    ahead::read_all(store, copying, &reading, &mut folders).await?;
     let report = passed(folders.report().await?)?;
     let done = Part { high: folders.high().cast_signed(), ..part };
     let manner = Manner { hashes: low..folders.high(), ..manner };

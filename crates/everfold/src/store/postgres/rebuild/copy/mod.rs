@@ -3,16 +3,18 @@
 //!
 //! ```text
 //!   plan ──> parts in `rebuild_parts` ──> sql:       the database applies all events of a part at once
-//!                                    └──> documents: reader ─ COPY ─> folder, one a thread ─ COPY ─> table
+//!                                    └──> documents: readers ─ COPY ─> folder, one a thread ─ COPY ─> table
 //!   finish: indexes, statistics, checkpoints at the cutoff
 //! ```
 //!
 //! The lease is looked at when a part begins, and its row is locked when a part ends: in between, signs
 //! of life are written to it. A worker that has lost it commits nothing.
 
+mod ahead;
 mod documents;
 mod finish;
 mod folder;
+mod late;
 mod plan;
 mod reader;
 mod row;
@@ -32,10 +34,10 @@ use crate::store::postgres::connect::Param;
 use crate::store::postgres::projection::transaction::{begin, finish};
 use crate::store::postgres::projection::unit::PostgresUnit;
 
-pub(in crate::store::postgres) use documents::Claims;
 pub(super) use documents::copy_part as copy_documents;
 pub(super) use finish::finish_copy;
 pub(super) use folder::{Manner, Progress};
+pub(in crate::store::postgres) use late::Claims;
 pub(super) use plan::plan_copy;
 pub(super) use reader::{Folders, Reading};
 pub(super) use sql::copy_part as copy_sql;
@@ -43,7 +45,7 @@ pub(super) use sql::copy_part as copy_sql;
 /// A statement takes as long as history is long. The client watches over it: it is stopped if nobody
 /// wants it any more, and the server looks whether the client is still there where it can.
 const TIMEOUTS: &str = "SET LOCAL jit = off; SET LOCAL lock_timeout = '10min'; \
-    SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = '60s'; \
+    SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = '20s'; \
     SELECT set_config('client_connection_check_interval', '2s', true) WHERE version() LIKE '%linux%'";
 /// Nobody waits longer for one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
@@ -116,6 +118,13 @@ async fn pause(copying: &Copying) -> Result<(), ApplyError> {
         () = tokio::time::sleep(LOOK_AGAIN) => Ok(()),
         () = copying.part_done.notified() => Ok(()),
         () = copying.cancel.cancelled() => Err(stopped()),
+    }
+}
+
+/// Leaves the database to others for a while, or until nobody wants this any more.
+async fn rest(copying: &Copying, rest: Duration) {
+    if !rest.is_zero() {
+        let _ = tokio::time::timeout(rest, copying.cancel.cancelled()).await;
     }
 }
 

@@ -21,6 +21,8 @@ const EVENTS_MIN: u64 = 2_000;
 /// as long as what it sorts and groups fits into memory.
 const SQL_PART_EVENTS: u64 = 4_000_000;
 const SQL_PARTS_MAX: u64 = 64;
+/// As many where appends come in, which are given way to between two parts.
+const SQL_PART_EVENTS_CROWDED: u64 = 500_000;
 
 const READ: &str = "SELECT r.cutoff, count(p) FILTER (WHERE NOT p.done), \
         coalesce(sum(p.events), 0)::bigint, coalesce((r.options->>'by_batches')::boolean, false), \
@@ -89,7 +91,11 @@ async fn draw_up(
         return Ok(CopyPlan::default());
     }
     let parts = match copying.generation.kind {
-        ProjectionKind::Sql => events.div_ceil(SQL_PART_EVENTS).min(SQL_PARTS_MAX),
+        ProjectionKind::Sql => {
+            let crowded = copying.pace.is_crowded();
+            let most = if crowded { SQL_PART_EVENTS_CROWDED } else { SQL_PART_EVENTS };
+            events.div_ceil(most).min(SQL_PARTS_MAX)
+        }
         // Cut in two whenever memory is short.
         ProjectionKind::Document | ProjectionKind::Handler => 1,
     };

@@ -23,7 +23,6 @@ use crate::store::postgres::projection::unit::{PostgresUnit, failed};
 
 /// Positions that are read by one statement.
 const WINDOW: u64 = 1_000_000;
-const WINDOW_MIN: u64 = 10_000;
 /// Rows, and bytes of them, that a folder gets at once; so many of these wait for it.
 const ROWS: usize = 512;
 const ROWS_BYTES: usize = 256 * 1024;
@@ -32,6 +31,14 @@ const WAITING: usize = 8;
 const STEP: u64 = 4_096;
 /// More keys than this are not named to the server.
 const NAMED_KEYS_MAX: usize = 5_000;
+
+/// A range of positions, without the first and with the last.
+pub(in super::super) type Window = (Position, Position);
+
+/// Whoever gets the rows that are read.
+pub(super) trait TakeRows: Send {
+    fn take(&mut self, row: Bytes) -> impl Future<Output = Result<(), ApplyError>> + Send;
+}
 
 /// What is read.
 pub(in super::super) struct Reading<'a> {
@@ -48,10 +55,13 @@ pub(in super::super) struct Reading<'a> {
 
 impl Reading<'_> {
     /// The ranges of positions that are read one after the other, without the first and with the last.
-    pub(in super::super) fn windows(&self) -> impl Iterator<Item = (Position, Position)> {
-        // About ten seconds of what is allowed.
-        let allowed = (self.pace.at_once() as u64).saturating_mul(40);
-        let (size, cutoff) = (allowed.clamp(WINDOW_MIN, WINDOW), self.cutoff.0);
+    pub(in super::super) fn windows(&self) -> impl Iterator<Item = Window> {
+        self.windows_of(WINDOW)
+    }
+
+    /// The same, of so many positions each.
+    pub(super) fn windows_of(&self, size: u64) -> impl Iterator<Item = Window> {
+        let cutoff = self.cutoff.0;
         (0..cutoff.div_ceil(size)).map(move |number| {
             let up_to = cutoff.min((number + 1) * size);
             (Position(number * size), Position(up_to))
@@ -83,12 +93,23 @@ impl Reading<'_> {
         )
     }
 
-    /// Reads a range of positions to its end.
+    /// Reads a range of positions to its end, and lets it be folded.
     pub(in super::super) async fn read(
         &self,
         unit: &mut PostgresUnit<'_>,
-        (after, up_to): (Position, Position),
+        window: Window,
         folders: &mut Folders,
+    ) -> Result<(), ApplyError> {
+        self.rows(unit, window, folders).await?;
+        folders.flush().await
+    }
+
+    /// Gives away each row of a range of positions.
+    pub(super) async fn rows(
+        &self,
+        unit: &mut PostgresUnit<'_>,
+        (after, up_to): Window,
+        to: &mut impl TakeRows,
     ) -> Result<(), ApplyError> {
         unit.settle_set_up().await?;
         let rows = unit.transaction().copy_out(&self.sql(after, up_to)).await;
@@ -101,7 +122,7 @@ impl Reading<'_> {
             if !row::is_row(&piece) {
                 continue;
             }
-            folders.put(piece).await?;
+            to.take(piece).await?;
             step += 1;
             if step == STEP {
                 self.pace.went(STEP).await;
@@ -109,7 +130,7 @@ impl Reading<'_> {
             }
         }
         self.pace.went(step).await;
-        folders.flush().await
+        Ok(())
     }
 }
 
@@ -154,22 +175,7 @@ impl Folders {
         self.high
     }
 
-    async fn put(&mut self, row: Bytes) -> Result<(), ApplyError> {
-        let to = match self.orders.len() {
-            1 => 0,
-            threads => row::hash(&row) as usize % threads,
-        };
-        let (rows, bytes) = &mut self.waiting[to];
-        *bytes += row.len();
-        rows.push(row);
-        if rows.len() < ROWS && *bytes < ROWS_BYTES {
-            return Ok(());
-        }
-        self.send(to).await?;
-        self.keep_within().await
-    }
-
-    async fn flush(&mut self) -> Result<(), ApplyError> {
+    pub(super) async fn flush(&mut self) -> Result<(), ApplyError> {
         for to in 0..self.orders.len() {
             self.send(to).await?;
         }
@@ -177,7 +183,6 @@ impl Folders {
         self.keep_below(self.high).await?;
         self.keep_within().await
     }
-
     async fn send(&mut self, to: usize) -> Result<(), ApplyError> {
         let (rows, _) = std::mem::replace(&mut self.waiting[to], (Vec::with_capacity(ROWS), 0));
         match rows.is_empty() {
@@ -256,6 +261,23 @@ impl Folders {
             unwritten.push(from);
         }
         Ok((rows, unwritten))
+    }
+}
+
+impl TakeRows for Folders {
+    async fn take(&mut self, row: Bytes) -> Result<(), ApplyError> {
+        let to = match self.orders.len() {
+            1 => 0,
+            threads => row::hash(&row) as usize % threads,
+        };
+        let (rows, bytes) = &mut self.waiting[to];
+        *bytes += row.len();
+        rows.push(row);
+        if rows.len() < ROWS && *bytes < ROWS_BYTES {
+            return Ok(());
+        }
+        self.send(to).await?;
+        self.keep_within().await
     }
 }
 

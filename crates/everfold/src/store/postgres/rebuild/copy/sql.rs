@@ -1,10 +1,12 @@
 //! A part of a SQL projection: its `apply.sql`, with all events of the part's keys as one batch.
 
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use tokio_postgres::types::Type;
 
-use super::{Part, TIMEOUTS, in_transaction, lock_lease, look_at_lease, pause};
+use super::late::end_late_holders;
+use super::{Part, TIMEOUTS, in_transaction, lock_lease, look_at_lease, pause, rest};
 use crate::error::StoreErrorKind;
 use crate::projection::projector::ApplyError;
 use crate::store::postgres::PostgresStore;
@@ -41,11 +43,21 @@ pub(in super::super) async fn copy_part(
     let mut tries = 0;
     loop {
         let set_up = format!("{TIMEOUTS}; {MEMORY}");
+        let begun = Instant::now();
         let copied =
-            in_transaction(store, copying, set_up, async |unit| copy(unit, copying).await).await;
+            in_transaction(store, copying, set_up, async |unit| copy(store, unit, copying).await)
+                .await;
         match copied {
-            Ok(Found::Copied(copied)) => return Ok(copied),
-            Ok(Found::Taken) => pause(copying).await?,
+            Ok(Found::Copied(copied)) => {
+                if matches!(copied, Copied::Part { .. }) {
+                    rest(copying, copying.pace.rest_after(begun.elapsed(), 1)).await;
+                }
+                return Ok(copied);
+            }
+            Ok(Found::Taken) => {
+                end_late_holders(store, copying, None).await?;
+                pause(copying).await?;
+            }
             Err(ApplyError::Refused { message, .. }) => {
                 return Ok(Copied::InBatches { reason: message });
             }
@@ -62,7 +74,11 @@ pub(in super::super) async fn copy_part(
     }
 }
 
-async fn copy(unit: &mut PostgresUnit<'_>, copying: &Copying) -> Result<Found, ApplyError> {
+async fn copy(
+    store: &PostgresStore,
+    unit: &mut PostgresUnit<'_>,
+    copying: &Copying,
+) -> Result<Found, ApplyError> {
     let rebuild: Param<'_> = (&copying.lease.rebuild, Type::INT4);
     look_at_lease(unit, copying.lease).await?;
     let rows = unit.query(TAKE_PART, std::slice::from_ref(&rebuild)).await?;
@@ -72,6 +88,7 @@ async fn copy(unit: &mut PostgresUnit<'_>, copying: &Copying) -> Result<Found, A
         return Ok(if done { Found::Copied(Copied::NoneLeft) } else { Found::Taken });
     };
     let part = Part { low: row.get(0), high: row.get(1), events: row.get(2) };
+    let Some(_claim) = store.claims.claim(copying, part) else { return Ok(Found::Taken) };
     apply(unit, copying, part).await?;
     lock_lease(unit, copying.lease).await?;
     unit.query(PART_DONE, &[rebuild, (&part.low, Type::INT8)]).await?;

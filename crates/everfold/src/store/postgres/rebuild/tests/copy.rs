@@ -264,6 +264,7 @@ fn copying(lease: RebuildLease, generation: Generation, projection: &Projection)
         events_done: Arc::new(AtomicU64::new(0)),
         pace: Arc::new(Pace::new(&RebuildOptions::default())),
         part_done: Default::default(),
+        at_once: 2,
         cancel: CancellationToken::new(),
     }
 }

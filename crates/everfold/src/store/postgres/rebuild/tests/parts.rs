@@ -288,6 +288,27 @@ async fn worker_that_lost_the_lease_in_the_middle_of_a_part_writes_nothing() {
     }
 }
 
+/// As if its process stood still: it holds the part, and nothing comes of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn worker_that_lost_the_lease_and_stands_still_holds_nobody_up() {
+    for projection in [totals_by(None), sums_by_stream(OnError::Stop)] {
+        let bench = Bench::new().await;
+        let first = bench.planned(&projection).await;
+        let home = &first.generation.home;
+        let held = format!("LOCK TABLE {home}.{} IN SHARE MODE", projection.name());
+        let (other, part) = bench.copies_until(&first, &held).await;
+        let second = bench.taken_over(&first).await;
+        let rest = bench.copy_rest(&second);
+        let goes_on = async {
+            let late = part.await.unwrap();
+            assert!(late.is_err(), "{late:?}");
+            run(&other, "COMMIT").await;
+        };
+        tokio::time::timeout(LIMIT, async { tokio::join!(rest, goes_on) }).await.unwrap();
+        bench.assert_as_from_batches(&second).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn part_that_nobody_wants_any_more_ends_at_once_on_the_server_too() {
     for projection in [totals_by(None), sums_by_stream(OnError::Stop)] {
