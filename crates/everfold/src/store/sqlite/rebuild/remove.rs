@@ -44,6 +44,8 @@ const ROWS: [&str; 2] = ["everfold_skips", "everfold_dead_letters"];
 
 /// How long a transaction that deletes rows should take.
 const STEP: Duration = Duration::from_millis(20);
+/// Longest rest between two of them, which is as long as the last one took.
+const REST_MAX: Duration = Duration::from_millis(100);
 const ROWS_FIRST: usize = 500;
 const ROWS_MAX: usize = 20_000;
 
@@ -91,8 +93,13 @@ pub(super) async fn remove(
                 })
             })
         };
+        let begun = Instant::now();
         match store.writer.run_job(step).await?? {
-            Stepped::More(next) => rows = next,
+            Stepped::More(next) => {
+                rows = next;
+                // Writers of other processes look now and then whether the file is free.
+                tokio::time::sleep(begun.elapsed().min(REST_MAX)).await;
+            }
             Stepped::Gone => return Ok(Removed::Done),
         }
     }
