@@ -13,6 +13,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 
 /// Longest rest at a time.
+#[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "PostgreSQL alone copies"))]
 const REST_MAX: Duration = Duration::from_secs(5);
 
 /// Shared by all that work on one rebuild.
@@ -65,6 +66,7 @@ impl Pace {
     }
 
     /// How long to give way after work of this length: so many times as long.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "PostgreSQL alone copies"))]
     pub(crate) fn rest_after(&self, worked: Duration, times: u32) -> Duration {
         if !self.is_crowded() {
             return Duration::ZERO;
