@@ -187,9 +187,11 @@ impl Desk {
 
     /// Looks whether there are appends to give way to.
     pub(super) async fn look_around(&self) {
-        match self.store.backend().is_crowded().await {
-            Ok(crowded) => self.pace.set_crowded(crowded),
-            Err(error) => tracing::debug!(%error, "how many appends come in could not be read"),
+        // It is no more than a hint, and signs of life are due.
+        match tokio::time::timeout(BEAT, self.store.backend().is_crowded()).await {
+            Ok(Ok(crowded)) => self.pace.set_crowded(crowded),
+            Ok(Err(error)) => tracing::debug!(%error, "how many appends come in is not known"),
+            Err(_) => {}
         }
     }
 

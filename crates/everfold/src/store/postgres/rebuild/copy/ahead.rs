@@ -6,11 +6,12 @@
 //!   reader 1: range 1, range 3, … ──┴─ rows of range 0, 1, 2, … ──> folders
 //! ```
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::future::{try_join, try_join_all};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::reader::{Folders, Reading, TakeRows, Window, ended};
 use super::{TIMEOUTS, in_transaction, rest};
@@ -26,10 +27,16 @@ const WINDOW: u64 = 50_000;
 const ROWS: usize = 512;
 const ROWS_BYTES: usize = 256 * 1024;
 const WAITING: usize = 100;
+/// Large events wait up to so many KiB, for each reader.
+const WAITING_KIB: u32 = 32 * 1024;
+
+/// A reader may have read all of its range long before it is folded. It holds nothing that anybody needs.
+const WAITS_FOR_ITS_TURN: &str = "SET LOCAL idle_in_transaction_session_timeout = '10min'";
 
 /// What a reader hands on.
 enum Piece {
-    Rows(Vec<Bytes>),
+    /// With the room they take while they wait.
+    Rows(Vec<Bytes>, OwnedSemaphorePermit),
     /// The range is read to its end.
     End,
 }
@@ -51,7 +58,8 @@ pub(super) async fn read_all(
                 let begun = Instant::now();
                 let read =
                     async |unit: &mut PostgresUnit<'_>| hand_on(reading, unit, *window, &to).await;
-                let waited = in_transaction(store, copying, TIMEOUTS, read).await?;
+                let set_up = format!("{TIMEOUTS}; {WAITS_FOR_ITS_TURN}");
+                let waited = in_transaction(store, copying, set_up, read).await?;
                 let worked = begun.elapsed().saturating_sub(waited);
                 // All of them together read for a third of the time: folding takes time too.
                 let times = 3 * u32::try_from(readers).unwrap_or(1) - 1;
@@ -78,7 +86,8 @@ async fn hand_on(
     to: &mpsc::Sender<Piece>,
 ) -> Result<Duration, ApplyError> {
     let rows = Vec::with_capacity(ROWS);
-    let mut handing = Handing { to, rows, bytes: 0, waited: Duration::ZERO };
+    let room = Arc::new(Semaphore::new(WAITING_KIB as usize));
+    let mut handing = Handing { to, room, rows, bytes: 0, waited: Duration::ZERO };
     reading.rows(unit, window, &mut handing).await?;
     handing.send().await?;
     to.send(Piece::End).await.map_err(|_| ended())?;
@@ -88,6 +97,7 @@ async fn hand_on(
 /// Rows on their way.
 struct Handing<'a> {
     to: &'a mpsc::Sender<Piece>,
+    room: Arc<Semaphore>,
     rows: Vec<Bytes>,
     bytes: usize,
     waited: Duration,
@@ -95,10 +105,12 @@ struct Handing<'a> {
 
 impl Handing<'_> {
     async fn send(&mut self) -> Result<(), ApplyError> {
+        let kib = u32::try_from(self.bytes / 1024).unwrap_or(u32::MAX).clamp(1, WAITING_KIB);
         self.bytes = 0;
         let rows = std::mem::replace(&mut self.rows, Vec::with_capacity(ROWS));
         let begun = Instant::now();
-        self.to.send(Piece::Rows(rows)).await.map_err(|_| ended())?;
+        let room = Arc::clone(&self.room).acquire_many_owned(kib).await.map_err(|_| ended())?;
+        self.to.send(Piece::Rows(rows, room)).await.map_err(|_| ended())?;
         self.waited += begun.elapsed();
         Ok(())
     }
@@ -119,7 +131,7 @@ impl TakeRows for Handing<'_> {
 async fn fold(from: &mut mpsc::Receiver<Piece>, folders: &mut Folders) -> Result<(), ApplyError> {
     loop {
         match from.recv().await {
-            Some(Piece::Rows(rows)) => {
+            Some(Piece::Rows(rows, _room)) => {
                 for row in rows {
                     folders.take(row).await?;
                 }

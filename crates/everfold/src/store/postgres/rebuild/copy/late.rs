@@ -17,7 +17,9 @@ const END_HOLDERS: &str = "SELECT pg_catalog.pg_terminate_backend(l.pid) \
     FROM everfold.rebuild_parts p \
     JOIN pg_catalog.pg_locks l ON l.locktype = 'transactionid' AND l.granted \
      AND l.transactionid = p.xmax AND l.pid <> pg_catalog.pg_backend_pid() \
-    WHERE p.rebuild = $1 AND NOT p.done AND p.low <> ALL ($2)";
+    WHERE p.rebuild = $1 AND NOT p.done AND p.low <> ALL ($2) \
+      AND EXISTS (SELECT FROM everfold.rebuilds r \
+          WHERE r.id = $1 AND r.epoch = $3 AND r.finished_at IS NULL)";
 
 /// Parts that somebody in this process works on, by rebuild, epoch and the lowest hash.
 #[derive(Debug, Default)]
@@ -60,8 +62,12 @@ pub(super) async fn end_late_holders(
     claimed.retain(|low| mine.is_none_or(|mine| mine.low != *low));
     let ended = in_transaction(store, copying, TIMEOUTS, async |unit| {
         look_at_lease(unit, copying.lease).await?;
-        let params: [Param<'_>; 2] =
-            [(&copying.lease.rebuild, Type::INT4), (&claimed, Type::INT8_ARRAY)];
+        // The lease once more in the statement itself: this process may have stood still in between.
+        let params: [Param<'_>; 3] = [
+            (&copying.lease.rebuild, Type::INT4),
+            (&claimed, Type::INT8_ARRAY),
+            (&copying.lease.epoch, Type::INT8),
+        ];
         Ok(unit.query(END_HOLDERS, &params).await?.len())
     })
     .await;

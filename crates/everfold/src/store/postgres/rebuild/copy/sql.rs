@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use tokio_postgres::types::Type;
 
-use super::late::end_late_holders;
+use super::late::{Claim, end_late_holders};
 use super::{Part, TIMEOUTS, in_transaction, lock_lease, look_at_lease, pause, rest};
 use crate::error::StoreErrorKind;
 use crate::projection::projector::ApplyError;
@@ -40,22 +40,32 @@ pub(in super::super) async fn copy_part(
     store: &PostgresStore,
     copying: &Copying,
 ) -> Result<Copied, ApplyError> {
-    let mut tries = 0;
+    let (mut tries, mut taken) = (0, 0);
     loop {
         let set_up = format!("{TIMEOUTS}; {MEMORY}");
         let begun = Instant::now();
-        let copied =
-            in_transaction(store, copying, set_up, async |unit| copy(store, unit, copying).await)
-                .await;
+        // Ours until the transaction has ended.
+        let mut claim = None;
+        let copied = in_transaction(store, copying, set_up, async |unit| {
+            copy(store, unit, copying, &mut claim).await
+        })
+        .await;
+        drop(claim);
         match copied {
             Ok(Found::Copied(copied)) => {
-                if matches!(copied, Copied::Part { .. }) {
+                if let Copied::Part { events } = copied {
+                    copying.events_done.fetch_add(events, Ordering::Relaxed);
+                    copying.pace.went(events).await;
                     rest(copying, copying.pace.rest_after(begun.elapsed(), 1)).await;
                 }
                 return Ok(copied);
             }
             Ok(Found::Taken) => {
-                end_late_holders(store, copying, None).await?;
+                // Whoever here has just taken it says so a moment later.
+                taken += 1;
+                if taken > 1 {
+                    end_late_holders(store, copying, None).await?;
+                }
                 pause(copying).await?;
             }
             Err(ApplyError::Refused { message, .. }) => {
@@ -74,10 +84,11 @@ pub(in super::super) async fn copy_part(
     }
 }
 
-async fn copy(
-    store: &PostgresStore,
+async fn copy<'a>(
+    store: &'a PostgresStore,
     unit: &mut PostgresUnit<'_>,
     copying: &Copying,
+    claim: &mut Option<Claim<'a>>,
 ) -> Result<Found, ApplyError> {
     let rebuild: Param<'_> = (&copying.lease.rebuild, Type::INT4);
     look_at_lease(unit, copying.lease).await?;
@@ -88,13 +99,14 @@ async fn copy(
         return Ok(if done { Found::Copied(Copied::NoneLeft) } else { Found::Taken });
     };
     let part = Part { low: row.get(0), high: row.get(1), events: row.get(2) };
-    let Some(_claim) = store.claims.claim(copying, part) else { return Ok(Found::Taken) };
+    *claim = store.claims.claim(copying, part);
+    if claim.is_none() {
+        return Ok(Found::Taken);
+    }
     apply(unit, copying, part).await?;
     lock_lease(unit, copying.lease).await?;
     unit.query(PART_DONE, &[rebuild, (&part.low, Type::INT8)]).await?;
     let events = part.events.unsigned_abs();
-    copying.events_done.fetch_add(events, Ordering::Relaxed);
-    copying.pace.went(events).await;
     Ok(Found::Copied(Copied::Part { events }))
 }
 
