@@ -9,6 +9,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use tokio_postgres::NoTls;
 use tokio_postgres::config::Host;
 
 use crate::binaries;
@@ -22,6 +23,9 @@ pub const DEFAULT_POOL_SIZE: u16 = 4;
 const PORT_TRIES: usize = 10;
 const START_LIMIT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// How long a pooler that is well may take to answer on a busy machine.
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 
 /// A running pooler. Dropping it ends it and removes its folder.
 #[derive(Debug)]
@@ -63,6 +67,20 @@ impl PgBouncer {
     /// The port on which it listens, at 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Whether its console answers. A pooler can hang or be gone, and whoever shares one should find
+    /// out at once, not after the connect timeout of each of their clients.
+    pub async fn answers(&self) -> bool {
+        let ask = async {
+            let (console, connection) =
+                tokio_postgres::connect(&self.url("pgbouncer"), NoTls).await?;
+            let served = tokio::spawn(connection);
+            let answer = console.simple_query("SHOW VERSION").await;
+            served.abort();
+            answer
+        };
+        matches!(tokio::time::timeout(ANSWER_LIMIT, ask).await, Ok(Ok(_)))
     }
 
     /// What the pooler has logged so far.

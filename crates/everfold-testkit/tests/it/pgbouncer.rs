@@ -33,6 +33,16 @@ async fn pooler_knows_the_password_of_the_server() {
 }
 
 #[tokio::test]
+async fn pooler_that_is_gone_does_not_answer() {
+    let pooler = PgBouncer::start(Server::shared()).unwrap();
+    assert!(pooler.answers().await);
+    let console = connect(&pooler.url("pgbouncer")).await.unwrap();
+    // The console ends its own connection with the pooler.
+    let _ = console.simple_query("SHUTDOWN").await;
+    assert!(!pooler.answers().await);
+}
+
+#[tokio::test]
 async fn pooler_is_gone_when_dropped() {
     let pooler = PgBouncer::start(Server::shared()).unwrap();
     let url = pooler.url("postgres");

@@ -1,7 +1,5 @@
 //! A fresh store of each kind for every test, and short ways to say what a test does with it.
 
-use std::sync::LazyLock;
-
 use everfold::sqlite::rusqlite;
 use everfold::sqlite::rusqlite::types::ValueRef;
 use everfold::{
@@ -10,6 +8,7 @@ use everfold::{
 };
 use everfold_testkit::{PgBouncer, Server, TestDatabase};
 use serde_json::Value;
+use tokio::sync::Mutex;
 
 /// Runs each test on every kind of store, as `<test>::sqlite`, `<test>::postgres` and
 /// `<test>::pgbouncer`.
@@ -35,10 +34,32 @@ macro_rules! on_every_store {
 }
 pub(crate) use on_every_store;
 
-/// One pooler for all tests of this process.
-static POOLER: LazyLock<PgBouncer> = LazyLock::new(|| {
-    PgBouncer::start(Server::shared()).expect("pgbouncer starts (Debian package pgbouncer)")
-});
+/// One pooler for all tests of this process, and how many came before it.
+static POOLER: Mutex<(Option<PgBouncer>, u32)> = Mutex::const_new((None, 0));
+
+/// More that stop answering are no accident.
+const POOLERS_MAX: u32 = 3;
+
+/// The URL of a database through the pooler of all tests. One that does not answer is told of and replaced:
+/// hundreds of tests behind it would each wait for a connection in vain.
+async fn through_pooler(database: &str) -> String {
+    let mut shared = POOLER.lock().await;
+    let (pooler, started) = &mut *shared;
+    if let Some(silent) = pooler
+        && !silent.answers().await
+    {
+        eprintln!("pgbouncer does not answer and is started anew; its log:\n{}", silent.log());
+        assert!(*started < POOLERS_MAX, "{started} poolers have stopped answering");
+        *pooler = None;
+    }
+    if pooler.is_none() {
+        *started += 1;
+    }
+    let start = || PgBouncer::start(Server::shared());
+    let pooler =
+        pooler.get_or_insert_with(|| start().expect("pgbouncer starts (Debian package pgbouncer)"));
+    pooler.url(database)
+}
 
 /// A place where a store can be opened; whatever keeps it alive goes with it.
 pub(crate) struct Fixture {
@@ -65,7 +86,8 @@ impl Fixture {
 
     pub(crate) async fn pgbouncer() -> Fixture {
         let database = TestDatabase::create().await;
-        Fixture { url: POOLER.url(database.name()), keep: Keep::Database(database) }
+        let url = through_pooler(database.name()).await;
+        Fixture { url, keep: Keep::Database(database) }
     }
 
     /// The database behind the store, on PostgreSQL.
