@@ -8,6 +8,7 @@ mod age;
 mod cli;
 mod commands;
 mod confirm;
+mod dry_run;
 mod event_line;
 mod failure;
 mod output;

@@ -73,6 +73,16 @@ impl Global {
 
     /// The store to work on with another project folder.
     pub(crate) fn target_in(&self, folder: &Path) -> anyhow::Result<Target> {
+        let target = self.target_to_be_in(folder)?;
+        if target.origin == Origin::Default && !folder.is_dir() {
+            let folder = folder.display();
+            bail!("no project folder at {folder}; create it with `everfold init {folder}`");
+        }
+        Ok(target)
+    }
+
+    /// The same with a folder that need not be there yet.
+    pub(crate) fn target_to_be_in(&self, folder: &Path) -> anyhow::Result<Target> {
         let file = folder.join(PROJECT_FILE);
         let settings = read_project_file(&file)?;
         let namespace = settings.project.namespace.unwrap_or_default();
@@ -86,10 +96,6 @@ impl Global {
         if let Some(url) = settings.store.url {
             let url = relative_to(&url, folder)?;
             return Ok(Target { url, origin: Origin::File(file), namespace });
-        }
-        if !folder.is_dir() {
-            let folder = folder.display();
-            bail!("no project folder at {folder}; create it with `everfold init {folder}`");
         }
         let file = match folder == Path::new(".") {
             true => PathBuf::from(DEFAULT_STORE),

@@ -45,13 +45,13 @@ pub use projection::{
     ProjectionStatus, Registered, Retried, ShardStatus, Skip, SqlBody, Trend,
 };
 pub use read::{
-    Document, DocumentStream, EventStream, ReadAll, ReadDocuments, ReadStream, Typed,
-    TypedEventStream,
+    Document, DocumentStream, EventStream, ReadAll, ReadDocuments, ReadModelRows, ReadStream,
+    RowOptions, Typed, TypedEventStream,
 };
 pub use rebuild::{
     Comparison, Difference, Plan, PlannedAction, PlannedChange, ReadModelSnapshot, Rebuild,
-    RebuildKind, RebuildOptions, RebuildPhase, RebuildProgress, ReplayOptions, Retirable, Retired,
-    Verification, VerifyOptions, VerifyScope,
+    RebuildKind, RebuildOptions, RebuildPhase, RebuildPreview, RebuildProgress, ReplayOptions,
+    Retirable, Retired, Verification, VerifyOptions, VerifyScope,
 };
 pub use runner::{Runner, RunnerFailure, RunnerHandle, RunnerOptions};
 pub use snapshot::SnapshotPolicy;

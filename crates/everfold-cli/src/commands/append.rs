@@ -2,27 +2,32 @@
 
 use std::fmt;
 use std::io::{self, Read};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use everfold::{AppendError, ExpectedVersion, Metadata, NewEvent, Uuid, Version};
+use everfold::sqlite::rusqlite::{Connection, TransactionBehavior};
+use everfold::{AppendError, ExpectedVersion, Metadata, NewEvent, StreamAppend, Uuid, Version};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::cli::Global;
+use crate::dry_run::{self, DryRun};
 use crate::failure::{Outcome, Usage};
 use crate::output;
+use crate::project::{self, Target};
 
 /// Append events to a stream, all or none
 #[derive(Debug, Args)]
 #[command(after_help = "\
 An event's id is its idempotency key: appending it again with the same id, type
-and data stores nothing and prints the first result.
+and data stores nothing and prints the first result. A dry run appends in a transaction that
+is rolled back, so that it is refused by whatever would refuse it.
 
 Examples:
   everfold append --stream cart-1 --type ItemAdded --data '{\"sku\":\"A1\",\"quantity\":2}'
-  everfold append --stream cart-1 --type CheckedOut --expected 1
+  everfold append --stream cart-1 --type CheckedOut --expected 1 --dry-run
   everfold append --stream cart-1 --type Imported --data @cart.json
   echo '[{\"type\":\"ItemAdded\",\"data\":{\"sku\":\"B2\"}}]' | everfold append --stream cart-2 --events -")]
 pub(crate) struct Append {
@@ -55,10 +60,15 @@ pub(crate) struct Append {
         conflicts_with_all = ["event_type", "data", "metadata", "id", "schema_version"]
     )]
     events: Option<String>,
+    #[command(flatten)]
+    dry: DryRun,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
+
+/// How long a dry run waits for those who write to the file.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
 fn expected(text: &str) -> Result<ExpectedVersion, String> {
     match text {
@@ -100,6 +110,14 @@ impl Append {
             None => vec![self.one()?],
         };
         let count = events.len();
+        if self.dry.dry_run {
+            let append = StreamAppend::new(self.stream.clone(), self.expected, events);
+            let appended = try_and_roll_back(&target, append).await?;
+            let (stream, version) = (output::shown(&self.stream), appended.version);
+            let events = output::count(count as u64, "event");
+            let would = format!("append {events} to {stream}, which is at version {version} then");
+            return dry_run::tell(vec![would], self.json);
+        }
         let store = target.open_or_create().await?;
         let appended = store.append(&self.stream, self.expected, events).await.map_err(advise)?;
         store.close().await;
@@ -140,6 +158,33 @@ impl Append {
         }
         Ok(event)
     }
+}
+
+/// Appends, and takes it back: everything that refuses an append has its say.
+async fn try_and_roll_back(
+    target: &Target,
+    append: StreamAppend,
+) -> anyhow::Result<everfold::Appended> {
+    // For its checks of file and schema.
+    target.open_existing().await?.close().await;
+    let Some(path) = project::sqlite_path(target.url()) else {
+        let mut client = everfold::postgres::connect(target.url()).await?;
+        let transaction = client.transaction().await?;
+        let appended = everfold::postgres::append_in(&transaction, &append).await;
+        transaction.rollback().await?;
+        return appended.map_err(advise);
+    };
+    let path = path.to_owned();
+    let tried = tokio::task::spawn_blocking(move || {
+        let mut connection = Connection::open(path)?;
+        connection.busy_timeout(BUSY_TIMEOUT)?;
+        let behavior = TransactionBehavior::Immediate;
+        let transaction = connection.transaction_with_behavior(behavior)?;
+        let appended = everfold::sqlite::append_in(&transaction, &append);
+        transaction.rollback()?;
+        appended.map_err(advise)
+    });
+    tried.await?
 }
 
 /// An event of `--events`, in the form that the SQL function takes.

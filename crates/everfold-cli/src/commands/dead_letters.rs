@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::listing::{self, Listing};
 use crate::cli::Global;
 use crate::confirm::confirm;
+use crate::dry_run::{self, DryRun};
 use crate::failure::Outcome;
 use crate::output::{Output, count, shown};
 
@@ -51,7 +52,7 @@ Rust are retried by a runner that has their code.
 
 Examples:
   everfold dead-letters retry cart_totals            all of them
-  everfold dead-letters retry cart_totals 1042 1077")]
+  everfold dead-letters retry cart_totals 1042 1077 --dry-run")]
 pub(crate) struct Retry {
     /// The projection
     #[arg(value_name = "NAME")]
@@ -59,6 +60,8 @@ pub(crate) struct Retry {
     /// Positions of dead letters [default: all]
     #[arg(value_name = "POSITION")]
     positions: Vec<u64>,
+    #[command(flatten)]
+    dry: DryRun,
     /// Print what became of them as JSON lines
     #[arg(long)]
     json: bool,
@@ -71,7 +74,7 @@ The read model goes on without these events; the log keeps them, and the project
 messages keep who gave them up and why.
 
 Examples:
-  everfold dead-letters discard cart_totals 1042
+  everfold dead-letters discard cart_totals 1042 --dry-run
   everfold --yes dead-letters discard cart_totals 1042 --reason 'sent by a test'")]
 pub(crate) struct Discard {
     /// The projection
@@ -83,6 +86,8 @@ pub(crate) struct Discard {
     /// Why, for the record
     #[arg(long, value_name = "TEXT", default_value = "discarded by hand")]
     reason: String,
+    #[command(flatten)]
+    dry: DryRun,
     /// Print what became of them as JSON lines
     #[arg(long)]
     json: bool,
@@ -193,8 +198,55 @@ impl Treated {
     }
 }
 
+/// Dead letters by position, as an operator is asked about them. What cannot be treated is told instead.
+fn described(
+    projection: &str,
+    letters: &[DeadLetter],
+    positions: &[u64],
+) -> anyhow::Result<Vec<String>> {
+    let mut parts = Vec::new();
+    for position in positions.iter().copied().map(Position) {
+        let Some(letter) = letters.iter().find(|letter| letter.position == position) else {
+            if letters.len() >= LISTED_MAX {
+                // It may be behind the end of the list.
+                parts.push(position.to_string());
+                continue;
+            }
+            bail!(
+                "projection \"{projection}\" has no dead letter at position {position}; \
+                 `everfold dead-letters list {projection}` lists those there are"
+            );
+        };
+        if let Some(error) = waits_behind(letter) {
+            return Err(error);
+        }
+        let held = letters.iter().filter(|letter| letter.behind == Some(position)).count();
+        parts.push(format!(
+            "{position}  {}  stream {}  {} behind it",
+            shown(&letter.event_type),
+            shown(letter.stream_id.as_str()),
+            count(held as u64, "event")
+        ));
+    }
+    Ok(parts)
+}
+
 impl Retry {
+    async fn would(&self, store: &Store) -> anyhow::Result<Vec<String>> {
+        let letters = store.dead_letters(&self.name).await?;
+        let all = letters.iter().filter(|letter| letter.behind.is_none()).map(|l| l.position.0);
+        let positions = match self.positions.is_empty() {
+            true => all.collect(),
+            false => self.positions.clone(),
+        };
+        let letters = described(&self.name, &letters, &positions)?;
+        Ok(letters.into_iter().map(|letter| format!("try again {letter}")).collect())
+    }
+
     async fn run(self, store: &Store) -> anyhow::Result<Outcome> {
+        if self.dry.dry_run {
+            return dry_run::tell(self.would(store).await?, self.json);
+        }
         let mut treated = Vec::new();
         if self.positions.is_empty() {
             for (position, retried) in store.retry_dead_letters(&self.name).await? {
@@ -223,39 +275,15 @@ impl Retry {
 }
 
 impl Discard {
-    /// What is to be confirmed. What cannot be discarded is told instead, before anybody is asked.
-    fn question(&self, letters: &[DeadLetter]) -> anyhow::Result<String> {
-        let mut parts = Vec::new();
-        for position in self.positions.iter().copied().map(Position) {
-            let Some(letter) = letters.iter().find(|letter| letter.position == position) else {
-                if letters.len() >= LISTED_MAX {
-                    // It may be behind the end of the list.
-                    parts.push(format!("  {position}"));
-                    continue;
-                }
-                bail!(
-                    "projection \"{name}\" has no dead letter at position {position}; \
-                     `everfold dead-letters list {name}` lists those there are",
-                    name = self.name
-                );
-            };
-            if let Some(error) = waits_behind(letter) {
-                return Err(error);
-            }
-            let held = letters.iter().filter(|letter| letter.behind == Some(position)).count();
-            parts.push(format!(
-                "  {position}  {}  stream {}  {} behind it",
-                shown(&letter.event_type),
-                shown(letter.stream_id.as_str()),
-                count(held as u64, "event")
-            ));
-        }
-        let events = count(parts.len() as u64, "event");
-        Ok(format!("{}\nGive up {events} of {} for good?", parts.join("\n"), self.name))
-    }
-
     async fn run(self, global: &Global, store: &Store) -> anyhow::Result<Outcome> {
-        let question = self.question(&store.dead_letters(&self.name).await?)?;
+        let letters = store.dead_letters(&self.name).await?;
+        let letters = described(&self.name, &letters, &self.positions)?;
+        if self.dry.dry_run {
+            let would = letters.into_iter().map(|letter| format!("give up {letter}"));
+            return dry_run::tell(would.collect(), self.json);
+        }
+        let (events, listed) = (count(letters.len() as u64, "event"), letters.join("\n  "));
+        let question = format!("  {listed}\nGive up {events} of {} for good?", self.name);
         if !confirm(global, &question)? {
             eprintln!("nothing was done");
             return Ok(Outcome::Done);

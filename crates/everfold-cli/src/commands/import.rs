@@ -13,6 +13,7 @@ use indicatif::{HumanBytes, HumanCount};
 use serde::Serialize;
 
 use crate::cli::Global;
+use crate::dry_run;
 use crate::failure::{Outcome, Usage};
 use crate::output;
 use crate::progress::{Progress, per_second};
@@ -26,6 +27,7 @@ A line is {\"stream_id\", \"type\", \"data\", \"metadata\"?, \"id\"?, \"schema_v
 \"recorded_at\"?}. Its position is read over: every store gives its own.
 
 Examples:
+  everfold import events.jsonl --dry-run     is every line an event?
   everfold import events.jsonl
   everfold export --url postgres://old/shop | everfold import - --name old-shop")]
 pub(crate) struct Import {
@@ -38,6 +40,9 @@ pub(crate) struct Import {
     /// Give every event the next version of its stream, whatever its line says
     #[arg(long)]
     renumber: bool,
+    /// Read and check every line, and store nothing
+    #[arg(long)]
+    dry_run: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -63,9 +68,16 @@ impl Import {
     pub(crate) async fn run(self, global: &Global) -> anyhow::Result<Outcome> {
         let name = self.name()?;
         let source = self.source()?;
-        let store = global.target()?.open_or_create().await?;
+        let target = global.target()?;
+        let store = match self.dry_run {
+            true => target.open_existing().await?,
+            false => target.open_or_create().await?,
+        };
         let imported = self.import(&store, &name, source).await?;
         store.close().await;
+        if self.dry_run {
+            return dry_run::tell(imported.would(), self.json);
+        }
         output::print(&imported, self.json)?;
         Ok(Outcome::Done)
     }
@@ -73,6 +85,7 @@ impl Import {
     async fn import(&self, store: &Store, name: &str, source: Source) -> anyhow::Result<Imported> {
         let mut options = ImportOptions::default();
         options.renumber = self.renumber;
+        options.dry_run = self.dry_run;
         let mut shown = ShownProgress::new(source.bytes);
         let outcome =
             store.import(name, source.lines, options, |progress| shown.set(progress)).await;
@@ -113,6 +126,24 @@ impl Import {
         // A pipe has no length.
         let bytes = metadata.is_file().then_some(metadata.len());
         Ok(Source { lines: Box::new(BufReader::with_capacity(256 * 1024, file)), bytes })
+    }
+}
+
+impl Imported {
+    /// What importing these lines would do.
+    fn would(&self) -> Vec<String> {
+        let events = output::count(self.stored, "event");
+        let after = match self.resumed_after {
+            0 => String::new(),
+            lines => format!(", behind the {} that are stored", output::count(lines, "line")),
+        };
+        let store = format!("store {events} as import \"{}\"{after}", self.name);
+        let refuse =
+            "refuse ids and versions that are taken, which only shows when they are stored";
+        match self.stored {
+            0 => Vec::new(),
+            _ => vec![store, refuse.to_owned()],
+        }
     }
 }
 

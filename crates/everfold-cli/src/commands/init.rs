@@ -10,6 +10,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::cli::Global;
+use crate::dry_run::{self, DryRun};
 use crate::failure::{Outcome, Usage};
 use crate::output;
 use crate::project::{self, Origin, PROJECT_FILE};
@@ -42,11 +43,14 @@ Files that are there already are never overwritten.
 
 Examples:
   everfold init shop
+  everfold init shop --dry-run
   everfold init shop --url postgres://app@db/shop")]
 pub(crate) struct Init {
     /// The folder, made if it is not there [default: --project, or the current folder]
     #[arg(value_name = "DIR")]
     folder: Option<PathBuf>,
+    #[command(flatten)]
+    dry: DryRun,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -71,6 +75,13 @@ impl Init {
         }
         let folder = self.folder.as_deref().unwrap_or_else(|| global.folder());
         refuse_existing(folder)?;
+        if self.dry.dry_run {
+            let store = global.target_to_be_in(folder)?.location();
+            let folder = folder.display();
+            let would = std::iter::once(format!("make the schema of everfold in {store}"));
+            let would = would.chain(files().map(|file| format!("write {folder}/{file}")));
+            return dry_run::tell(would.collect(), self.json);
+        }
         fs::create_dir_all(folder)
             .with_context(|| format!("cannot make the folder {}", folder.display()))?;
         let target = global.target_in(folder)?;

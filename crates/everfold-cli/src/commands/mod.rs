@@ -24,6 +24,7 @@ mod retire;
 mod rollback;
 mod run;
 mod schema;
+mod show;
 mod skips;
 mod snapshot;
 mod snapshots;
@@ -31,8 +32,9 @@ mod status;
 mod verify;
 mod wait;
 
+use anyhow::bail;
 use clap::Subcommand;
-use everfold::Store;
+use everfold::{GenerationStatus, ProjectionStatus, Store};
 
 use crate::cli::Global;
 use crate::failure::Outcome;
@@ -48,6 +50,7 @@ pub(crate) enum Command {
     Events(events::Events),
     Run(run::Run),
     Status(status::Status),
+    Show(show::Show),
     Health(health::Health),
     Wait(wait::Wait),
     Plan(plan::PlanCommand),
@@ -83,6 +86,7 @@ impl Command {
             Command::Events(command) => command.run(global).await,
             Command::Run(command) => command.run(global).await,
             Command::Status(command) => command.run(global).await,
+            Command::Show(command) => command.run(global).await,
             Command::Health(command) => command.run(global).await,
             Command::Wait(command) => command.run(global).await,
             Command::Plan(command) => command.run(global).await,
@@ -105,6 +109,29 @@ impl Command {
             Command::Completions(command) => command.run(),
         }
     }
+}
+
+/// What pausing or resuming these would do: each as it stands now, if it is in one of the statuses from
+/// which that can be done.
+async fn would_change(
+    store: &Store,
+    verb: &str,
+    names: &[String],
+    from: &[GenerationStatus],
+) -> anyhow::Result<Vec<String>> {
+    let all = store.projections().await?;
+    let mut would = Vec::new();
+    for name in names {
+        // For its error, which suggests a name.
+        let status = store.projection(name).await?;
+        let of_it = |other: &&ProjectionStatus| other.name == *name && from.contains(&other.status);
+        let Some(changed) = all.iter().find(of_it) else {
+            bail!("projection \"{name}\" is {}, so there is nothing to {verb}", status.status);
+        };
+        let ProjectionStatus { version, status, position, .. } = changed;
+        would.push(format!("{verb} {name}: version {version} is {status} at position {position}"));
+    }
+    Ok(would)
 }
 
 /// The projection that was named, or all there are, each once.

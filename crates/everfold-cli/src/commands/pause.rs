@@ -3,9 +3,11 @@
 use std::fmt;
 
 use clap::Args;
+use everfold::GenerationStatus;
 use serde::Serialize;
 
 use crate::cli::Global;
+use crate::dry_run::{self, DryRun};
 use crate::failure::Outcome;
 use crate::output;
 
@@ -17,15 +19,21 @@ stands where it is. Runners on all machines keep to it.
 
 Examples:
   everfold pause cart_totals
+  everfold pause cart_totals --dry-run
   everfold pause cart_totals daily_totals --json")]
 pub(crate) struct Pause {
     /// The projections
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
+    #[command(flatten)]
+    dry: DryRun,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
+
+/// What can be paused.
+const RUNNING: [GenerationStatus; 2] = [GenerationStatus::Active, GenerationStatus::Building];
 
 #[derive(Serialize)]
 struct Paused {
@@ -35,6 +43,11 @@ struct Paused {
 impl Pause {
     pub(crate) async fn run(self, global: &Global) -> anyhow::Result<Outcome> {
         let store = global.target()?.open_existing().await?;
+        if self.dry.dry_run {
+            let would = super::would_change(&store, "pause", &self.names, &RUNNING).await;
+            store.close().await;
+            return dry_run::tell(would?, self.json);
+        }
         let (mut paused, mut refused) = (Vec::new(), None);
         for name in self.names {
             match store.pause(&name).await {

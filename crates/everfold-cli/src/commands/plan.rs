@@ -3,7 +3,9 @@
 use std::fmt;
 
 use clap::Args;
-use everfold::{GenerationStatus, Plan, PlannedAction, PlannedChange, Projection, Retirable};
+use everfold::{
+    GenerationStatus, Plan, PlannedAction, PlannedChange, Projection, Retirable, Store,
+};
 use indicatif::{HumanBytes, HumanCount};
 use serde::Serialize;
 
@@ -48,13 +50,18 @@ impl PlanCommand {
     pub(crate) async fn run(self, global: &Global) -> anyhow::Result<Outcome> {
         let projections = Projection::load_all(global.folder())?;
         let store = global.target()?.open_existing().await?;
-        let plan = store.plan(projections).await?;
-        let location = store.location();
+        let plan = store.plan(projections).await;
+        let outcome = plan.map_err(Into::into).and_then(|plan| tell(&store, plan, self.json));
         store.close().await;
-        let refused = plan.changes.iter().any(|change| change.action.is_refused());
-        output::print(&Report { store: location, plan }, self.json)?;
-        Ok(if refused { Outcome::Unhealthy } else { Outcome::Done })
+        outcome
     }
+}
+
+/// Prints a plan. It is unhealthy if something would be refused.
+pub(super) fn tell(store: &Store, plan: Plan, json: bool) -> anyhow::Result<Outcome> {
+    let refused = plan.changes.iter().any(|change| change.action.is_refused());
+    output::print(&Report { store: store.location(), plan }, json)?;
+    Ok(if refused { Outcome::Unhealthy } else { Outcome::Done })
 }
 
 impl fmt::Display for Report {

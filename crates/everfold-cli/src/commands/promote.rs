@@ -14,6 +14,7 @@ What readers saw before is kept, and fed, so that `everfold rollback` goes back.
 
 Examples:
   everfold rebuild cart_totals --no-promote && everfold promote cart_totals
+  everfold promote cart_totals --dry-run
   everfold promote cart_totals --allow-dead-letters")]
 pub(crate) struct Promote {
     #[command(flatten)]
@@ -23,6 +24,7 @@ pub(crate) struct Promote {
 impl Promote {
     pub(crate) async fn run(self, global: &Global) -> anyhow::Result<Outcome> {
         let promote = async |store: &Store, name: &str, options| store.promote(name, options).await;
-        self.switch.run(global, promote).await
+        let preview = async |store: &Store, name: &str| store.preview_promote(name).await;
+        self.switch.run(global, preview, promote).await
     }
 }

@@ -1,14 +1,20 @@
 //! `everfold rebuilds`.
 
+use std::fmt;
+
+use anyhow::Context;
 use clap::{Args, Subcommand};
-use everfold::{RebuildProgress, Store};
+use everfold::{ProjectionError, RebuildProgress, Store};
+use serde::Serialize;
 
 use super::listing::{self, Listing};
 use super::rebuild::{line, percent};
 use crate::cli::Global;
 use crate::commands::differences;
+use crate::confirm::confirm;
+use crate::dry_run::{self, DryRun};
 use crate::failure::Outcome;
-use crate::output::{Output, shown};
+use crate::output::{self, shown};
 
 /// List rebuilds; pause, resume or cancel one
 #[derive(Debug, Args)]
@@ -63,6 +69,8 @@ struct Pause {
     /// The projection
     #[arg(value_name = "NAME")]
     name: String,
+    #[command(flatten)]
+    how: How,
 }
 
 /// Go on with a rebuild that was paused
@@ -74,6 +82,8 @@ struct Resume {
     /// The projection
     #[arg(value_name = "NAME")]
     name: String,
+    #[command(flatten)]
+    how: How,
 }
 
 /// Give a rebuild up; readers keep what they see
@@ -83,11 +93,38 @@ What was built so far is dropped. Once readers were switched over it is too late
 `everfold rollback NAME` goes back.
 
 Examples:
-  everfold rebuilds cancel cart_totals")]
+  everfold rebuilds cancel cart_totals --dry-run
+  everfold --yes rebuilds cancel cart_totals")]
 struct Cancel {
     /// The projection
     #[arg(value_name = "NAME")]
     name: String,
+    #[command(flatten)]
+    how: How,
+}
+
+/// What steering a rebuild has in common.
+#[derive(Debug, Args)]
+struct How {
+    #[command(flatten)]
+    dry: DryRun,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was done to the rebuild of a projection.
+#[derive(Serialize)]
+struct Steered {
+    projection: String,
+    /// `paused`, `resumed` or `cancelled`.
+    done: &'static str,
+}
+
+impl fmt::Display for Steered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} the rebuild of {}", self.done, self.projection)
+    }
 }
 
 impl Rebuilds {
@@ -95,17 +132,23 @@ impl Rebuilds {
         let store = global.target()?.open_existing().await?;
         let outcome = match self.command.unwrap_or(Steer::List(self.list)) {
             Steer::List(command) => command.run(&store).await,
-            Steer::Pause(Pause { name }) => {
-                let paused = store.pause_rebuild(&name).await;
-                told(paused, &format!("paused the rebuild of {name}"))
+            Steer::Pause(Pause { name, how }) => {
+                let pause = async |name: &str| store.pause_rebuild(name).await;
+                how.steer(&store, name, ("pause", "paused"), pause).await
             }
-            Steer::Resume(Resume { name }) => {
-                let resumed = store.resume_rebuild(&name).await;
-                told(resumed, &format!("resumed the rebuild of {name}"))
+            Steer::Resume(Resume { name, how }) => {
+                let resume = async |name: &str| store.resume_rebuild(name).await;
+                how.steer(&store, name, ("resume", "resumed"), resume).await
             }
-            Steer::Cancel(Cancel { name }) => {
-                let cancelled = store.cancel_rebuild(&name).await;
-                told(cancelled, &format!("cancelled the rebuild of {name}"))
+            Steer::Cancel(Cancel { name, how }) => {
+                match how.may_cancel(global, &store, &name).await {
+                    Ok(true) => {
+                        let cancel = async |name: &str| store.cancel_rebuild(name).await;
+                        how.steer(&store, name, ("cancel", "cancelled"), cancel).await
+                    }
+                    Ok(false) => Ok(Outcome::Done),
+                    Err(error) => Err(error),
+                }
             }
         };
         store.close().await;
@@ -113,12 +156,48 @@ impl Rebuilds {
     }
 }
 
-fn told(outcome: Result<(), everfold::ProjectionError>, text: &str) -> anyhow::Result<Outcome> {
-    outcome?;
-    let mut output = Output::new();
-    output.line(text)?;
-    output.flush()?;
-    Ok(Outcome::Done)
+impl How {
+    /// Does it, or says how the rebuild stands to which it would be done.
+    async fn steer(
+        &self,
+        store: &Store,
+        name: String,
+        (verb, done): (&str, &'static str),
+        steer: impl AsyncFnOnce(&str) -> Result<(), ProjectionError>,
+    ) -> anyhow::Result<Outcome> {
+        if self.dry.dry_run {
+            let rebuild = open(store, &name).await?;
+            let would = format!("{verb} the rebuild of {name}: {}", line(&rebuild));
+            return dry_run::tell(vec![would], self.json);
+        }
+        steer(&name).await?;
+        output::print(&Steered { projection: name, done }, self.json)?;
+        Ok(Outcome::Done)
+    }
+
+    /// Asks before what was built so far is thrown away.
+    async fn may_cancel(&self, global: &Global, store: &Store, name: &str) -> anyhow::Result<bool> {
+        if self.dry.dry_run {
+            return Ok(true);
+        }
+        let rebuild = open(store, name).await?;
+        let question = format!("  {}\nDrop what was built of {name} so far?", line(&rebuild));
+        let confirmed = confirm(global, &question)?;
+        if !confirmed {
+            eprintln!("nothing was done");
+        }
+        Ok(confirmed)
+    }
+}
+
+/// The rebuild of a projection that is under way.
+async fn open(store: &Store, name: &str) -> anyhow::Result<RebuildProgress> {
+    // For its error, which suggests a name.
+    store.projection(name).await?;
+    let rebuilds = store.rebuilds().await?.into_iter();
+    let mut open = rebuilds.filter(|rebuild| rebuild.finished_at.is_none());
+    open.find(|rebuild| rebuild.name == name)
+        .with_context(|| format!("projection \"{name}\" is not being rebuilt"))
 }
 
 impl List {

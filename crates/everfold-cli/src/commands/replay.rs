@@ -3,7 +3,7 @@
 use clap::Args;
 use everfold::{Position, RebuildOptions, ReplayOptions, Store};
 
-use super::rebuild::{Following, Pace, Switching, follow, in_project};
+use super::rebuild::{Following, Pace, Switching, follow, in_project, tell};
 use crate::cli::Global;
 use crate::failure::Outcome;
 
@@ -18,6 +18,7 @@ use crate::failure::Outcome;
 
 Examples:
   everfold snapshot cart_totals
+  everfold replay cart_totals --from 1000000 --dry-run
   everfold replay cart_totals --from 1000000
   everfold replay cart_totals --to 1000000 && psql -c 'TABLE read_model.cart_totals_at_1000000'")]
 pub(crate) struct Replay {
@@ -43,6 +44,14 @@ impl Replay {
         let projection = in_project(global, &self.name)?;
         let store = global.target()?.open_existing().await?;
         let outcome = async {
+            if self.following.dry_run {
+                let options = self.options();
+                let preview = store.preview_replay(&self.name, &options, projection.as_ref());
+                return tell(&preview.await?, &options.rebuild, self.following.json);
+            }
+            if !self.switching.confirm(global, &self.name)? {
+                return Ok(Outcome::Done);
+            }
             let seen = store.projection(&self.name).await?;
             // The files of the version that readers see; another one is not registered by this.
             if let Some(projection) = projection.filter(|given| given.version() == seen.version) {
@@ -55,7 +64,7 @@ impl Replay {
         outcome
     }
 
-    async fn replay(self, store: &Store) -> anyhow::Result<Outcome> {
+    fn options(&self) -> ReplayOptions {
         let mut rebuild = RebuildOptions::default();
         self.pace.set(&mut rebuild);
         self.switching.set(&mut rebuild);
@@ -63,6 +72,11 @@ impl Replay {
         options.from = self.from.map(Position);
         options.to = self.to.map(Position);
         options.rebuild = rebuild;
+        options
+    }
+
+    async fn replay(self, store: &Store) -> anyhow::Result<Outcome> {
+        let options = self.options();
         follow(store, &self.name, self.following, store.replay(&self.name, options)).await
     }
 }

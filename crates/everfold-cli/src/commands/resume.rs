@@ -3,9 +3,11 @@
 use std::fmt;
 
 use clap::Args;
+use everfold::GenerationStatus;
 use serde::Serialize;
 
 use crate::cli::Global;
+use crate::dry_run::{self, DryRun};
 use crate::failure::Outcome;
 use crate::output;
 
@@ -22,10 +24,15 @@ pub(crate) struct Resume {
     /// The projections
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
+    #[command(flatten)]
+    dry: DryRun,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
+
+/// What can be gone on with.
+const STOPPED: [GenerationStatus; 2] = [GenerationStatus::Paused, GenerationStatus::Failed];
 
 #[derive(Serialize)]
 struct Resumed {
@@ -35,6 +42,11 @@ struct Resumed {
 impl Resume {
     pub(crate) async fn run(self, global: &Global) -> anyhow::Result<Outcome> {
         let store = global.target()?.open_existing().await?;
+        if self.dry.dry_run {
+            let would = super::would_change(&store, "resume", &self.names, &STOPPED).await;
+            store.close().await;
+            return dry_run::tell(would?, self.json);
+        }
         let (mut resumed, mut refused) = (Vec::new(), None);
         for name in self.names {
             match store.resume(&name).await {

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::cli::Global;
 use crate::confirm::confirm;
+use crate::dry_run::{self, DryRun};
 use crate::failure::Outcome;
 use crate::output::{self, count, shown};
 
@@ -20,12 +21,14 @@ back to what was dropped, but to build it again. Tables that a transaction may s
 see are dropped later, by a runner.
 
 Examples:
-  everfold retire cart_totals
+  everfold retire cart_totals --dry-run
   everfold --yes retire cart_totals")]
 pub(crate) struct Retire {
     /// The projection
     #[arg(value_name = "NAME")]
     name: String,
+    #[command(flatten)]
+    dry: DryRun,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -51,9 +54,13 @@ impl Retire {
 
     async fn retire(self, global: &Global, store: &Store) -> anyhow::Result<Outcome> {
         let status = store.projection(&self.name).await?;
-        if let Some(question) = self.question(store).await?
-            && !confirm(global, &question)?
-        {
+        let versions = self.versions(store).await?;
+        if self.dry.dry_run {
+            let name = &self.name;
+            let would = versions.iter().map(|version| format!("drop {version} of {name} for good"));
+            return dry_run::tell(would.collect(), self.json);
+        }
+        if !versions.is_empty() && !confirm(global, &self.question(&versions))? {
             eprintln!("nothing was done");
             return Ok(Outcome::Done);
         }
@@ -64,8 +71,8 @@ impl Retire {
         Ok(Outcome::Done)
     }
 
-    /// What is to be confirmed; `None` if there is nothing.
-    async fn question(&self, store: &Store) -> anyhow::Result<Option<String>> {
+    /// What would be dropped, in words.
+    async fn versions(&self, store: &Store) -> anyhow::Result<Vec<String>> {
         let plan = store.plan(Vec::new()).await?;
         let change = plan.changes.into_iter().find(|change| change.name == self.name);
         let retire = change.map(|change| change.retire).unwrap_or_default();
@@ -74,14 +81,14 @@ impl Retire {
             let bytes = retirable.bytes.map(|bytes| format!(", {}", HumanBytes(bytes)));
             let (version, status) = (retirable.version, retirable.status);
             let (rows, bytes) = (rows.unwrap_or_default(), bytes.unwrap_or_default());
-            format!("  version {version} ({status}){rows}{bytes}")
+            format!("version {version} ({status}){rows}{bytes}")
         });
-        let lines: Vec<String> = lines.collect();
-        if lines.is_empty() {
-            return Ok(None);
-        }
-        let name = &self.name;
-        Ok(Some(format!("{}\nDrop what readers do not see of {name} for good?", lines.join("\n"))))
+        Ok(lines.collect())
+    }
+
+    fn question(&self, versions: &[String]) -> String {
+        let (versions, name) = (versions.join("\n  "), &self.name);
+        format!("  {versions}\nDrop what readers do not see of {name} for good?")
     }
 }
 

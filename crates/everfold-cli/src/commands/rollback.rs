@@ -13,6 +13,7 @@ use crate::failure::Outcome;
 It was kept, and fed, so there is nothing to build. `everfold promote` goes forward again.
 
 Examples:
+  everfold rollback cart_totals --dry-run
   everfold rollback cart_totals
   everfold rollback cart_totals --json")]
 pub(crate) struct Rollback {
@@ -24,6 +25,7 @@ impl Rollback {
     pub(crate) async fn run(self, global: &Global) -> anyhow::Result<Outcome> {
         let rollback =
             async |store: &Store, name: &str, options| store.rollback(name, options).await;
-        self.switch.run(global, rollback).await
+        let preview = async |store: &Store, name: &str| store.preview_rollback(name).await;
+        self.switch.run(global, preview, rollback).await
     }
 }

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::listing::{self, Listing};
 use crate::cli::Global;
+use crate::dry_run::{self, DryRun};
 use crate::failure::Outcome;
 use crate::output::{self, count, shown};
 
@@ -37,6 +38,8 @@ pub(crate) struct Drain {
     /// The projection
     #[arg(value_name = "NAME")]
     name: String,
+    #[command(flatten)]
+    dry: DryRun,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -102,6 +105,19 @@ impl Skips {
 impl Drain {
     async fn run(self, global: &Global) -> anyhow::Result<Outcome> {
         let store = global.target()?.open_existing().await?;
+        if self.dry.dry_run {
+            let status = store.projection(&self.name).await;
+            store.close().await;
+            let owed = match status?.open_skips {
+                0 => Vec::new(),
+                owed => vec![format!(
+                    "apply {} that {} owes, in order, as far as no dead letter holds them",
+                    count(owed, "event"),
+                    self.name
+                )],
+            };
+            return dry_run::tell(owed, self.json);
+        }
         let drained = self.drain(&store).await;
         store.close().await;
         output::print(&drained?, self.json)?;

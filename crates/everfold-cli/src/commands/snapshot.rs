@@ -3,11 +3,12 @@
 use std::fmt;
 
 use clap::Args;
-use everfold::ReadModelSnapshot;
+use everfold::{ProjectionStatus, ReadModelSnapshot, Store};
 use indicatif::HumanBytes;
 use serde::Serialize;
 
 use crate::cli::Global;
+use crate::dry_run::{self, DryRun};
 use crate::failure::Outcome;
 use crate::output;
 
@@ -25,6 +26,8 @@ pub(crate) struct Snapshot {
     /// The projection
     #[arg(value_name = "NAME")]
     name: String,
+    #[command(flatten)]
+    dry: DryRun,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -37,10 +40,36 @@ struct Taken(ReadModelSnapshot);
 impl Snapshot {
     pub(crate) async fn run(self, global: &Global) -> anyhow::Result<Outcome> {
         let store = global.target()?.open_existing().await?;
+        if self.dry.dry_run {
+            let would = self.would(&store).await;
+            store.close().await;
+            return dry_run::tell(would?, self.json);
+        }
         let taken = store.snapshot_read_model(&self.name).await;
         store.close().await;
         output::print(&Taken(taken?), self.json)?;
         Ok(Outcome::Done)
+    }
+
+    async fn would(&self, store: &Store) -> anyhow::Result<Vec<String>> {
+        let status = store.projection(&self.name).await?;
+        let plan = store.plan(Vec::new()).await?;
+        let change = plan.changes.into_iter().find(|change| change.name == self.name);
+        let rows = change.as_ref().and_then(|change| change.rows);
+        let bytes = change.as_ref().and_then(|change| change.bytes);
+        let size =
+            [rows.map(|rows| output::count(rows, "row")), bytes.map(|b| HumanBytes(b).to_string())];
+        let size: Vec<String> = size.into_iter().flatten().collect();
+        let size = if size.is_empty() { String::new() } else { format!(", {}", size.join(", ")) };
+        let ProjectionStatus { name, version, position, .. } = status;
+        let known = store.read_model_snapshots(&self.name).await?.len();
+        let mut would = vec![format!("copy {name} version {version} at position {position}{size}")];
+        if known > 0 {
+            let known = output::count(known as u64, "snapshot");
+            would
+                .push(format!("keep it beside {known}, and drop the oldest if these are too many"));
+        }
+        Ok(would)
     }
 }
 

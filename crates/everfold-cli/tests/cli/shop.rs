@@ -4,6 +4,7 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
+use everfold::sqlite::rusqlite::Connection;
 use everfold_testkit::TestDatabase;
 use serde_json::Value;
 
@@ -151,6 +152,23 @@ impl Shop {
         rows
     }
 
+    /// Every row of every table, to see that nothing was changed.
+    pub(crate) async fn all_rows(&self) -> String {
+        match &self.database {
+            Some(database) => {
+                let client = database.connect().await;
+                let sql = "SELECT coalesce(string_agg(quote_ident(n.nspname) || '.' || \
+                        quote_ident(c.relname) || ' ' || query_to_xml(format( \
+                        'SELECT * FROM %I.%I t ORDER BY t::text', n.nspname, c.relname), \
+                        true, true, '')::text, '' ORDER BY n.nspname, c.relname), '') \
+                    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+                    WHERE c.relkind = 'r' AND n.nspname NOT IN ('pg_catalog', 'information_schema')";
+                client.query_one(sql, &[]).await.unwrap().get(0)
+            }
+            None => sqlite_rows(&self.folder.connect()),
+        }
+    }
+
     /// Takes in one event that was recorded a while ago.
     pub(crate) fn number_of_long_ago(&self, stream: &str, number: Option<i64>, ago: Duration) {
         let ago = jiff::SignedDuration::try_from(ago).unwrap();
@@ -223,6 +241,23 @@ impl Shop {
     pub(crate) fn is_sqlite(&self) -> bool {
         self.database.is_none()
     }
+}
+
+fn sqlite_rows(connection: &Connection) -> String {
+    let names = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name";
+    let mut names = connection.prepare(names).unwrap();
+    let names = names.query_map([], |row| row.get::<_, String>(0)).unwrap().map(Result::unwrap);
+    let mut text = String::new();
+    for name in names {
+        let mut rows = connection.prepare(&format!("SELECT * FROM \"{name}\"")).unwrap();
+        let columns = rows.column_count();
+        let mut rows = rows.query([]).unwrap();
+        while let Some(row) = rows.next().unwrap() {
+            let cells = (0..columns).map(|column| row.get_ref(column).unwrap());
+            text.push_str(&format!("{name} {:?}\n", cells.collect::<Vec<_>>()));
+        }
+    }
+    text
 }
 
 /// `everfold run` at work. Dropped, it is killed.

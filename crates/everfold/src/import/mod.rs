@@ -24,6 +24,9 @@ pub struct ImportOptions {
     /// Give every event the next version of its stream, also where its line names another one.
     /// Default: false, a line's `version` must be the one it gets.
     pub renumber: bool,
+    /// Read and check every line, and store nothing. Default: false. Whether an id or a version is taken
+    /// shows only when lines are stored.
+    pub dry_run: bool,
     /// Most events in one transaction: 5,000.
     pub chunk_events_max: usize,
     /// Most bytes of lines in one transaction: 4 MiB.
@@ -36,6 +39,7 @@ impl Default for ImportOptions {
     fn default() -> Self {
         ImportOptions {
             renumber: false,
+            dry_run: false,
             chunk_events_max: 5_000,
             chunk_bytes_max: 4 * 1024 * 1024,
             chunk_streams_max: 2_000,
@@ -60,7 +64,7 @@ pub struct ImportProgress {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Imported {
-    /// Events stored.
+    /// Events stored; on a dry run those that would be, as far as that can be told.
     pub stored: u64,
     /// Events that were there already, by id and content.
     pub repeated: u64,
@@ -140,6 +144,7 @@ impl Store {
             progress: before.clone(),
         };
         progress(&before);
+        let dry_run = options.dry_run;
         let (sender, mut chunks) = mpsc::channel(1);
         let reader = source::Reader {
             name: name.to_owned(),
@@ -153,6 +158,11 @@ impl Store {
                 let _ = sender.blocking_send(Err(error));
             }
         });
+        while dry_run && let Some(chunk) = chunks.recv().await.transpose()? {
+            imported.stored += chunk.lines.len() as u64;
+            imported.progress = chunk.to;
+            progress(&imported.progress);
+        }
         // One chunk is stored while the next one is read and staged, however long that takes.
         let mut staged: Option<Staged> = None;
         loop {

@@ -58,7 +58,6 @@ pub(crate) struct Generation {
     pub(crate) settings: ProjectionSettings,
     /// PostgreSQL: the schema of its tables and functions. SQLite: the prefix of its tables.
     pub(crate) home: String,
-    #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "PostgreSQL alone needs it"))]
     pub(crate) tables: Vec<String>,
     pub(crate) status: GenerationStatus,
     pub(crate) reason: Option<String>,

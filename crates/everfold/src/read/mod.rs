@@ -6,6 +6,7 @@
 
 mod documents;
 mod pages;
+mod rows;
 mod typed;
 
 use std::pin::Pin;
@@ -20,6 +21,7 @@ use crate::store::Store;
 use crate::{Position, RecordedEvent, StreamId, Version};
 
 pub use documents::{Document, DocumentStream, ReadDocuments};
+pub use rows::{ReadModelRows, RowOptions};
 pub use typed::{Typed, TypedEventStream};
 
 use pages::{Pages, Source};

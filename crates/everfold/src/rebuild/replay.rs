@@ -3,6 +3,7 @@
 use super::handle::Rebuild;
 use super::options::RebuildOptions;
 use super::row::{RebuildKind, StoredOptions};
+use super::snapshot::ReadModelSnapshot;
 use crate::Position;
 use crate::error::ProjectionError;
 use crate::projection::generation::{Generation, SystemMessage};
@@ -35,35 +36,16 @@ impl Store {
         name: &str,
         options: ReplayOptions,
     ) -> Result<Rebuild, ProjectionError> {
+        let Start { generation, kind, snapshot } = self.start_of_replay(name, &options).await?;
         let ReplayOptions { from, to, rebuild } = options;
-        let refused = |message| ProjectionError::Refused { projection: name.to_owned(), message };
-        let generation = self.generation_of(name).await?;
-        let mark = self.high_water_mark().await?;
-        if let Some(to) = to.filter(|to| *to > mark) {
-            return Err(refused(format!("cannot be as of position {to}: the log ends at {mark}")));
-        }
-        let wanted = match (from, to) {
-            (Some(from), Some(to)) => Some(from.min(to)),
-            (None, Some(to)) => Some(to),
-            (from, None) => from,
-        };
-        let known = self.read_model_snapshots(name).await?;
-        let snapshot = wanted.and_then(|wanted| {
-            known.iter().find(|snapshot| {
-                snapshot.version == generation.version
-                    && snapshot.definition_hash == generation.definition_hash
-                    && snapshot.reaches <= wanted
-            })
-        });
-        let kind = if to.is_some() { RebuildKind::AsOf } else { RebuildKind::Replay };
-        let from_where = match snapshot {
+        let from_where = match &snapshot {
             Some(snapshot) => format!("snapshot {} at position {}", snapshot.id, snapshot.position),
             None => "the beginning of the log, because no snapshot fits".to_owned(),
         };
         tracing::info!(projection = name, from = from_where, "replaying");
         let options = StoredOptions {
             options: RebuildOptions { promote: to.is_none(), in_place: false, ..rebuild },
-            snapshot: snapshot.map(|snapshot| snapshot.id),
+            snapshot: snapshot.as_ref().map(|snapshot| snapshot.id),
             up_to: to.map(|to| to.0),
             by_batches: snapshot.is_some() || to.is_some(),
         };
@@ -81,6 +63,40 @@ impl Store {
         }
         Ok(replay)
     }
+
+    /// What a replay would begin with.
+    pub(super) async fn start_of_replay(
+        &self,
+        name: &str,
+        options: &ReplayOptions,
+    ) -> Result<Start, ProjectionError> {
+        let generation = self.generation_of(name).await?;
+        let mark = self.high_water_mark().await?;
+        if let Some(to) = options.to.filter(|to| *to > mark) {
+            let message = format!("cannot be as of position {to}: the log ends at {mark}");
+            return Err(ProjectionError::Refused { projection: name.to_owned(), message });
+        }
+        let wanted = match (options.from, options.to) {
+            (Some(from), Some(to)) => Some(from.min(to)),
+            (None, Some(to)) => Some(to),
+            (from, None) => from,
+        };
+        let fits = |snapshot: &ReadModelSnapshot| {
+            snapshot.version == generation.version
+                && snapshot.definition_hash == generation.definition_hash
+                && wanted.is_some_and(|wanted| snapshot.reaches <= wanted)
+        };
+        let snapshot = self.read_model_snapshots(name).await?.into_iter().find(fits);
+        let kind = if options.to.is_some() { RebuildKind::AsOf } else { RebuildKind::Replay };
+        Ok(Start { generation, kind, snapshot })
+    }
+}
+
+/// What a replay begins with: without a snapshot that fits, with the first event.
+pub(super) struct Start {
+    pub(super) generation: Generation,
+    pub(super) kind: RebuildKind,
+    pub(super) snapshot: Option<ReadModelSnapshot>,
 }
 
 /// Why a generation that shows what was is not fed.

@@ -12,6 +12,7 @@ use super::progress::RebuildProgress;
 use super::row::{RebuildKind, RebuildRequest, RebuildRow, StoredOptions, Wanted};
 use crate::Position;
 use crate::error::{ProjectionError, StoreError};
+use crate::projection::Projection;
 use crate::projection::definition::ProjectionKind;
 use crate::projection::generation::{Generation, GenerationState, GenerationStatus};
 use crate::projection::operator::operator;
@@ -70,9 +71,15 @@ impl Store {
         name: &str,
         options: RebuildOptions,
     ) -> Result<Rebuild, ProjectionError> {
+        let target = self.to_promote(name).await?;
+        self.switch_to(target, options).await
+    }
+
+    /// What [`Store::promote`] switches to.
+    pub(super) async fn to_promote(&self, name: &str) -> Result<Generation, ProjectionError> {
         let generations = self.generations_of(name).await?;
         if let Some(target) = self.under_way(name, &generations).await? {
-            return self.switch_to(target, options).await;
+            return Ok(target);
         }
         let active = generations.iter().find(|generation| generation.is_active);
         let newer = |generation: &&Generation| match generation.status {
@@ -80,13 +87,11 @@ impl Store {
             GenerationStatus::Kept => active.is_some_and(|a| generation.version > a.version),
             _ => false,
         };
-        match generations.iter().rev().find(newer) {
-            Some(target) => self.switch_to(target.clone(), options).await,
-            None => Err(refused(
-                name,
-                format!("has nothing to promote; build it with `everfold rebuild {name}`"),
-            )),
-        }
+        generations.iter().rev().find(newer).cloned().ok_or_else(|| {
+            let message =
+                format!("has nothing to promote; build it with `everfold rebuild {name}`");
+            refused(name, message)
+        })
     }
 
     /// Switches readers back to the generation that they saw before the last switch. It was fed all the
@@ -99,18 +104,20 @@ impl Store {
         name: &str,
         options: RebuildOptions,
     ) -> Result<Rebuild, ProjectionError> {
+        let target = self.to_roll_back_to(name).await?;
+        self.switch_to(target, options).await
+    }
+
+    /// What [`Store::rollback`] switches to.
+    pub(super) async fn to_roll_back_to(&self, name: &str) -> Result<Generation, ProjectionError> {
         let generations = self.generations_of(name).await?;
         if let Some(target) = self.under_way(name, &generations).await? {
-            return self.switch_to(target, options).await;
+            return Ok(target);
         }
         let kept = |generation: &&Generation| generation.status == GenerationStatus::Kept;
-        match generations.iter().rev().find(kept) {
-            Some(target) => self.switch_to(target.clone(), options).await,
-            None => Err(refused(
-                name,
-                "has nothing to go back to: no earlier generation is kept".to_owned(),
-            )),
-        }
+        generations.iter().rev().find(kept).cloned().ok_or_else(|| {
+            refused(name, "has nothing to go back to: no earlier generation is kept".to_owned())
+        })
     }
 
     /// What an open switch goes to: one that was left in the middle is gone on with.
@@ -269,7 +276,7 @@ impl Store {
         }
     }
 
-    async fn open_rebuild(&self, name: &str) -> Result<Option<RebuildRow>, StoreError> {
+    pub(super) async fn open_rebuild(&self, name: &str) -> Result<Option<RebuildRow>, StoreError> {
         let open = self.backend().rebuilds(true, usize::MAX).await?;
         let namespace = &self.options().namespace;
         Ok(open.into_iter().find(|row| row.name == name && row.namespace == *namespace))
@@ -291,7 +298,7 @@ impl Store {
         target: Option<i32>,
         options: StoredOptions,
     ) -> Result<Rebuild, ProjectionError> {
-        self.check_somebody_can(&wanted, target).await?;
+        self.check_somebody_can(&wanted, target, None).await?;
         let request = RebuildRequest::of(&wanted, kind, target, options);
         let (row, joined) = self.backend().request_rebuild(request).await?;
         if joined && (row.kind != kind || row.version != wanted.version) {
@@ -312,16 +319,20 @@ impl Store {
         Ok(Rebuild::new(self.clone(), row, joined, stop, work))
     }
 
-    /// Refuses what nobody could work on: its code is not here, and no live process carries it.
-    async fn check_somebody_can(
+    /// Refuses what nobody could work on: its code is not here, registered or at hand, and no live
+    /// process carries it.
+    pub(super) async fn check_somebody_can(
         &self,
         wanted: &Generation,
         target: Option<i32>,
+        at_hand: Option<&Projection>,
     ) -> Result<(), ProjectionError> {
         let Generation { namespace, name, version, .. } = wanted;
         let known = self.hub().definition(namespace, name, *version);
-        let is_here = known
-            .is_some_and(|known| known.definition.hash(self.kind()) == wanted.definition_hash)
+        let is_it =
+            |known: &Projection| known.definition.hash(self.kind()) == wanted.definition_hash;
+        let is_here = known.as_ref().is_some_and(is_it)
+            || at_hand.is_some_and(is_it)
             || (target.is_some() && self.hub().projector_of(wanted).is_some());
         if is_here || self.open_rebuild(name).await?.is_some() {
             return Ok(());
@@ -462,7 +473,7 @@ impl Store {
 }
 
 /// What is meant by rebuilding a projection: the newest version, unless it was rolled back from.
-fn to_build(generations: &[Generation]) -> &Generation {
+pub(super) fn to_build(generations: &[Generation]) -> &Generation {
     let active = generations.iter().find(|generation| generation.is_active);
     let newer = generations.iter().filter(|generation| {
         generation.status != GenerationStatus::Kept

@@ -221,13 +221,17 @@ impl Worker {
         let context = Arc::clone(&self.context);
         tokio::spawn(async move {
             let pruned = context.store.backend().prune(context.options.log_retention).await;
-            if let Err(error) = pruned {
-                tracing::warn!(%error, "old rows of the run log could not be deleted");
+            match pruned {
+                Ok(()) => {}
+                // The process ends; the next one sees to it.
+                Err(error) if error.kind() == StoreErrorKind::HandleClosed => return,
+                Err(error) => {
+                    tracing::warn!(%error, "old rows of the run log could not be deleted");
+                }
             }
             context.store.prepare_spares().await;
             match context.store.remove_leftovers(&context.options.worker_name).await {
                 Ok(()) => {}
-                // The process ends; the next one sees to it.
                 Err(ProjectionError::Store(error))
                     if error.kind() == StoreErrorKind::HandleClosed => {}
                 Err(error) => {

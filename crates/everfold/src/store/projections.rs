@@ -16,6 +16,7 @@ use crate::projection::generation::{
 };
 use crate::projection::job::{Job, JobOutcome};
 use crate::projection::projector::{ApplyError, Projector};
+use crate::read::ReadModelRows;
 use crate::rebuild::row::RebuildLease;
 
 /// What [`ProjectionBackend::register`] found or did.
@@ -101,6 +102,17 @@ pub(crate) struct DocumentQuery {
     /// Path (`customer.city`) and JSON value.
     pub(crate) fields: Vec<(String, serde_json::Value)>,
     pub(crate) after: Option<String>,
+    pub(crate) max: usize,
+}
+
+/// Which rows of a read model: those whose columns have these values as text, by the first column.
+#[derive(Debug, Clone)]
+pub(crate) struct RowQuery {
+    pub(crate) namespace: String,
+    pub(crate) table: String,
+    /// The version that readers see.
+    pub(crate) version: u32,
+    pub(crate) equal: Vec<(String, String)>,
     pub(crate) max: usize,
 }
 
@@ -226,6 +238,11 @@ pub(crate) trait ProjectionBackend: Send + Sync {
         &self,
         query: DocumentQuery,
     ) -> BoxFuture<'_, Result<Vec<StoredDocument>, StoreError>> {
+        let _ = query;
+        missing()
+    }
+    /// Rows of a read model as readers see it. None where a column that was named is not there.
+    fn rows(&self, query: RowQuery) -> BoxFuture<'_, Result<ReadModelRows, StoreError>> {
         let _ = query;
         missing()
     }

@@ -19,9 +19,12 @@ pub(crate) struct Following {
     /// Ask for it and leave it to the runners
     #[arg(long)]
     detach: bool,
+    /// Only say what would be done
+    #[arg(long, conflicts_with = "detach")]
+    pub(crate) dry_run: bool,
     /// Print the result as JSON
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 /// What comes of asking for a rebuild.

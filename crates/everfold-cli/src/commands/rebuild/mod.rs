@@ -2,18 +2,21 @@
 
 mod end;
 mod follow;
+mod preview;
 mod show;
 
 use std::time::Duration;
 
 use clap::Args;
-use everfold::{Projection, RebuildOptions, Store};
+use everfold::{Projection, ProjectionError, RebuildOptions, RebuildPreview, Store};
 
 pub(crate) use follow::{Asked, Following, follow};
+pub(crate) use preview::tell;
 pub(crate) use show::{line, percent};
 
 use crate::age;
 use crate::cli::Global;
+use crate::confirm::confirm;
 use crate::failure::Outcome;
 use crate::size;
 
@@ -29,11 +32,14 @@ and fed, so that `everfold rollback` goes back at once. Ctrl-C leaves the rebuil
 whoever takes it up next: the same command again, from anywhere, or a runner. If one is
 under way already, this shows how it gets on.
 
+--in-place and --drop-old throw away what readers see now or saw before, and are asked about.
+
 Exits with 3 if it was built, and a check kept it from being promoted: more rows differ
 than --max-differences allows, or events were put aside that readers have now.
 
 Examples:
   everfold rebuild cart_totals
+  everfold rebuild cart_totals --dry-run          which version, how many events, how long
   everfold rebuild cart_totals --no-promote       build and compare; then `everfold promote`
   everfold rebuild cart_totals --in-place         where there is no room for two
   everfold rebuild cart_totals --rate 20000 --max-commit-latency 20ms")]
@@ -135,6 +141,15 @@ pub(crate) struct Switching {
 }
 
 impl Switching {
+    /// Asks before the way back is thrown away.
+    pub(crate) fn confirm(&self, global: &Global, name: &str) -> anyhow::Result<bool> {
+        let question = format!(
+            "Drop the version of {name} that readers see now, once they are switched over, so that there \
+             is no way back?"
+        );
+        Ok(!self.drop_old || confirmed(global, &question)?)
+    }
+
     pub(crate) fn set(&self, options: &mut RebuildOptions) {
         options.allow_dead_letters = self.allow_dead_letters;
         options.keep_old = !self.drop_old;
@@ -163,13 +178,26 @@ impl Switch {
     pub(crate) async fn run(
         self,
         global: &Global,
+        preview: impl AsyncFnOnce(&Store, &str) -> Result<RebuildPreview, ProjectionError>,
         ask: impl AsyncFnOnce(&Store, &str, RebuildOptions) -> Asked,
     ) -> anyhow::Result<Outcome> {
         let store = global.target()?.open_existing().await?;
         let mut options = RebuildOptions::default();
         self.switching.set(&mut options);
-        let asked = ask(&store, &self.name, options);
-        let outcome = follow(&store, &self.name, self.following, asked).await;
+        let switched = async {
+            if self.following.dry_run {
+                let preview = preview(&store, &self.name).await?;
+                return preview::tell(&preview, &options, self.following.json);
+            }
+            // What cannot be done is told before anybody is asked.
+            preview(&store, &self.name).await?;
+            if !self.switching.confirm(global, &self.name)? {
+                return Ok(Outcome::Done);
+            }
+            let asked = ask(&store, &self.name, options);
+            follow(&store, &self.name, self.following, asked).await
+        };
+        let outcome = switched.await;
         store.close().await;
         outcome
     }
@@ -180,19 +208,52 @@ impl Rebuild {
         let projection = in_project(global, &self.name)?;
         let target = global.target()?;
         let store = match &projection {
-            Some(_) => target.open_or_create().await?,
-            None => target.open_existing().await?,
+            Some(_) if !self.following.dry_run => target.open_or_create().await?,
+            _ => target.open_existing().await?,
         };
-        let outcome = self.rebuild(&store, projection).await;
+        let outcome = match self.following.dry_run {
+            true => self.tell(&store, projection).await,
+            false => self.rebuild(global, &store, projection).await,
+        };
         store.close().await;
         outcome
     }
 
+    /// What would be done: for what is not registered yet the plan says so.
+    async fn tell(&self, store: &Store, projection: Option<Projection>) -> anyhow::Result<Outcome> {
+        let mut plan = store.plan(projection.iter().cloned().collect()).await?;
+        plan.changes.retain(|change| change.name == self.name);
+        if plan.changes.iter().any(preview::is_planned) {
+            return super::plan::tell(store, plan, self.following.json);
+        }
+        let options = self.options();
+        let preview = store.preview_rebuild(&self.name, &options, projection.as_ref()).await?;
+        preview::tell(&preview, &options, self.following.json)
+    }
+
+    /// Asks before what readers see, or could go back to, is thrown away.
+    fn confirm(&self, global: &Global) -> anyhow::Result<bool> {
+        let question = format!(
+            "Empty {} first, so that readers see it grow until it is filled again?",
+            self.name
+        );
+        Ok((!self.in_place || confirmed(global, &question)?)
+            && self.switching.confirm(global, &self.name)?)
+    }
+
     async fn rebuild(
         self,
+        global: &Global,
         store: &Store,
         projection: Option<Projection>,
     ) -> anyhow::Result<Outcome> {
+        if projection.is_none() {
+            // What is not there is told before anybody is asked.
+            store.projection(&self.name).await?;
+        }
+        if !self.confirm(global)? {
+            return Ok(Outcome::Done);
+        }
         if let Some(projection) = projection {
             register(store, projection).await?;
         }
@@ -211,6 +272,15 @@ impl Rebuild {
         self.switching.set(&mut options);
         options
     }
+}
+
+/// Asks, and says so if nothing is done.
+fn confirmed(global: &Global, question: &str) -> anyhow::Result<bool> {
+    let confirmed = confirm(global, question)?;
+    if !confirmed {
+        eprintln!("nothing was done");
+    }
+    Ok(confirmed)
 }
 
 /// The projection of that name in the project's folder, if it is there.

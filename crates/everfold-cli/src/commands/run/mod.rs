@@ -8,11 +8,12 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::Args;
 use everfold::{
-    GenerationStatus, Projection, ProjectionError, Registered, Runner, RunnerHandle, RunnerOptions,
-    Store,
+    GenerationStatus, PlannedAction, Projection, ProjectionError, Registered, Runner, RunnerHandle,
+    RunnerOptions, Store,
 };
 
 use crate::cli::Global;
+use crate::dry_run::DryRun;
 use crate::failure::Outcome;
 use crate::output::shown;
 use crate::signals::Signals;
@@ -37,6 +38,7 @@ project's file is told before anything is started.
 
 Examples:
   everfold run
+  everfold run --dry-run   the plan for these projections, as `everfold plan` shows it
   everfold run --only cart_totals --only daily_totals
   everfold run --once      apply what there is and end; exits with 1 if one has failed or
                            was refused")]
@@ -47,6 +49,8 @@ pub(crate) struct Run {
     /// Apply everything up to now, then end
     #[arg(long)]
     once: bool,
+    #[command(flatten)]
+    dry: DryRun,
 }
 
 impl Run {
@@ -54,6 +58,9 @@ impl Run {
         // First, so that a signal during the start is not lost.
         let mut signals = Signals::listen()?;
         let projections = load(global.folder())?;
+        if self.dry.dry_run {
+            return self.plan(global, projections).await;
+        }
         let store = global.target()?.open_or_create().await?;
         let outcome = tokio::select! {
             biased;
@@ -65,6 +72,29 @@ impl Run {
                 Err(error) => Err(error),
             },
         };
+        store.close().await;
+        outcome
+    }
+
+    /// What would become of the projections that would be run.
+    async fn plan(&self, global: &Global, projections: Vec<Projection>) -> anyhow::Result<Outcome> {
+        let store = global.target()?.open_existing().await?;
+        let planned = async {
+            for only in &self.only {
+                if projections.iter().all(|projection| projection.name() != only) {
+                    // For its error, which suggests a name.
+                    store.projection(only).await?;
+                    bail!("projection \"{only}\" is not in this project");
+                }
+            }
+            let mut plan = store.plan(projections).await?;
+            plan.changes.retain(|change| {
+                change.action != PlannedAction::NotInProject
+                    && (self.only.is_empty() || self.only.contains(&change.name))
+            });
+            super::plan::tell(&store, plan, false)
+        };
+        let outcome = planned.await;
         store.close().await;
         outcome
     }

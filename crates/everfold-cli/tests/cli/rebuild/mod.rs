@@ -43,13 +43,13 @@ async fn switch_ends_a_pause_and_says_so(shop: Shop) {
     let ran = shop.run(&["rebuild", "sums"]).done();
     assert!(!ran.stdout.contains("paused"), "nothing was: {ran:#?}");
     shop.run(&["pause", "sums"]).done();
-    shop.run(&["rebuild", "sums", "--in-place"]).done().prints(said);
+    shop.run(&["--yes", "rebuild", "sums", "--in-place"]).done().prints(said);
     shop.run(&["health"]).done().prints("healthy");
     assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|18", "b|6"]);
 }
 
 /// Version 2: everything counts double.
-pub(super) fn doubled(shop: &Shop, lifecycle: &str) {
+pub(crate) fn doubled(shop: &Shop, lifecycle: &str) {
     let toml = format!("version = 2\nlifecycle = \"{lifecycle}\"\n");
     shop.sums("sums", &toml);
     let file = "projections/sums/apply.sql";
@@ -57,7 +57,7 @@ pub(super) fn doubled(shop: &Shop, lifecycle: &str) {
     shop.folder.write(file, &apply);
 }
 
-pub(super) fn given(shop: &Shop, toml: &str) {
+pub(crate) fn given(shop: &Shop, toml: &str) {
     shop.sums("sums", toml);
     shop.run(&["run", "--once"]).done();
     shop.numbers("events", &[("a", Some(1)), ("b", Some(2)), ("a", Some(3))]);
@@ -179,7 +179,7 @@ async fn new_catch_up_projection_with_many_events_is_filled_before_it_is_read(sh
 async fn same_version_is_built_again_in_place(shop: Shop) {
     given(&shop, INLINE);
     shop.execute_in_read_model("sums", "UPDATE {table} SET n = 77").await;
-    let ran = shop.run(&["rebuild", "sums", "--in-place"]).done();
+    let ran = shop.run(&["--yes", "rebuild", "sums", "--in-place"]).done();
     let ran = ran.prints("readers see version 1 of sums now");
     assert!(!ran.stdout.contains("rollback"), "{ran:#?}");
     assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|4", "b|2"]);
@@ -196,7 +196,7 @@ async fn version_that_was_not_promoted_waits_for_it(shop: Shop) {
     ran.prints("version 2 of sums is built")
         .prints("`everfold promote sums` switches readers over");
     assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|4", "b|2"]);
-    shop.run(&["promote", "sums", "--drop-old"]).done();
+    shop.run(&["--yes", "promote", "sums", "--drop-old"]).done();
     assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|8", "b|4"]);
     shop.run(&["rollback", "sums"]).fails(1, "nothing to go back to");
 }

@@ -95,7 +95,9 @@ async fn rebuild_is_paused_resumed_and_joined(shop: Shop) {
 
 async fn rebuild_is_cancelled(shop: Shop) {
     let running = paused(&shop).await;
-    shop.run(&["rebuilds", "cancel", "sums"]).done().prints("cancelled the rebuild of sums");
+    shop.run(&["--yes", "rebuilds", "cancel", "sums"])
+        .done()
+        .prints("cancelled the rebuild of sums");
     let (code, said) = running.ended();
     assert_eq!(code, Some(1), "{said}");
     assert!(

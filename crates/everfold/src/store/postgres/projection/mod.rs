@@ -19,6 +19,7 @@ pub(super) mod names;
 pub(super) mod operate;
 pub(super) mod register;
 pub(super) mod registry;
+mod rows;
 mod states;
 mod steps;
 mod switching;
@@ -40,8 +41,9 @@ use crate::projection::generation::{
 };
 use crate::projection::job::{Job, JobOutcome};
 use crate::projection::projector::ApplyError;
+use crate::read::ReadModelRows;
 use crate::store::{
-    Carried, DocumentQuery, Heads, ProjectionBackend, Reach, Registration, StatusChange,
+    Carried, DocumentQuery, Heads, ProjectionBackend, Reach, Registration, RowQuery, StatusChange,
     StoredDocument, Tick,
 };
 pub(super) use apply::said;
@@ -162,6 +164,10 @@ impl ProjectionBackend for PostgresStore {
         query: DocumentQuery,
     ) -> BoxFuture<'_, Result<Vec<StoredDocument>, StoreError>> {
         async move { documents::find(&self.connections, &query).await }.boxed()
+    }
+
+    fn rows(&self, query: RowQuery) -> BoxFuture<'_, Result<ReadModelRows, StoreError>> {
+        async move { rows::find(&self.connections, &query).await }.boxed()
     }
 
     fn prune(&self, older_than: Duration) -> BoxFuture<'_, Result<(), StoreError>> {

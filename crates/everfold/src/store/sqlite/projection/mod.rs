@@ -21,6 +21,7 @@ pub(super) mod operate;
 pub(super) mod plan;
 pub(super) mod register;
 pub(super) mod registry;
+mod rows;
 pub(super) mod states;
 mod switching;
 pub(super) mod tables;
@@ -50,8 +51,9 @@ use crate::projection::generation::{
 };
 use crate::projection::job::{Job, JobOutcome};
 use crate::projection::projector::ApplyError;
+use crate::read::ReadModelRows;
 use crate::store::{
-    Carried, DocumentQuery, Heads, ProjectionBackend, Reach, Registration, StatusChange,
+    Carried, DocumentQuery, Heads, ProjectionBackend, Reach, Registration, RowQuery, StatusChange,
     StoredDocument, Tick,
 };
 use crate::upcast::Upcasters;
@@ -231,6 +233,10 @@ impl ProjectionBackend for SqliteStore {
         query: DocumentQuery,
     ) -> BoxFuture<'_, Result<Vec<StoredDocument>, StoreError>> {
         self.ask(move |connection| documents::find(connection, &query))
+    }
+
+    fn rows(&self, query: RowQuery) -> BoxFuture<'_, Result<ReadModelRows, StoreError>> {
+        self.ask(move |connection| rows::find(connection, &query))
     }
 
     fn prune(&self, older_than: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
