@@ -18,6 +18,7 @@ mod plan;
 mod promote;
 mod rebuild;
 mod rebuilds;
+mod remove;
 mod replay;
 mod resume;
 mod retire;
@@ -59,6 +60,7 @@ pub(crate) enum Command {
     Promote(promote::Promote),
     Rollback(rollback::Rollback),
     Retire(retire::Retire),
+    Remove(remove::Remove),
     Verify(verify::Verify),
     Snapshot(snapshot::Snapshot),
     Snapshots(snapshots::Snapshots),
@@ -95,6 +97,7 @@ impl Command {
             Command::Promote(command) => command.run(global).await,
             Command::Rollback(command) => command.run(global).await,
             Command::Retire(command) => command.run(global).await,
+            Command::Remove(command) => command.run(global).await,
             Command::Verify(command) => command.run(global).await,
             Command::Snapshot(command) => command.run(global).await,
             Command::Snapshots(command) => command.run(global).await,

@@ -48,17 +48,19 @@ impl Store {
     /// ```
     /// # #[cfg(feature = "sqlite")]
     /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
-    /// use everfold::{ExpectedVersion, NewEvent, Projection, RowOptions, SqlBody, Store};
+    /// use everfold::{ExpectedVersion, NewEvent, Projection, RowOptions, Store};
     ///
     /// # let folder = tempfile::tempdir().unwrap();
     /// # let url = format!("sqlite:{}", folder.path().join("shop.db").display());
     /// let store = Store::open(&url).await?;
-    /// let body = SqlBody::new(
-    ///     "CREATE TABLE read_model.carts (cart_id TEXT PRIMARY KEY, events BIGINT NOT NULL)",
-    ///     "INSERT INTO read_model.carts AS t SELECT stream_id, count(*) FROM batch WHERE true GROUP BY 1
-    ///      ON CONFLICT (cart_id) DO UPDATE SET events = t.events + excluded.events",
-    /// );
-    /// store.register(Projection::sql("carts", 1, body).inline().build()?).await?;
+    /// let carts = Projection::sql("carts", 1)
+    ///     .create("CREATE TABLE read_model.carts (cart_id TEXT PRIMARY KEY, events BIGINT NOT NULL)")
+    ///     .apply(
+    ///         "INSERT INTO read_model.carts AS t (cart_id, events)
+    ///          SELECT stream_id, COUNT(*) FROM batch WHERE true GROUP BY stream_id
+    ///          ON CONFLICT (cart_id) DO UPDATE SET events = t.events + EXCLUDED.events",
+    ///     );
+    /// store.register(carts.inline().build()?).await?;
     /// store.append("cart-1", ExpectedVersion::Any, [NewEvent::from_json("Added", "{}")?]).await?;
     ///
     /// let tables = store.read_model_rows("carts", &RowOptions::default()).await?;

@@ -23,7 +23,7 @@ const ENDED_SHOWN: usize = 20;
 /// How often somebody who watches looks whether a rebuild is free to be worked on.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// What [`Store::retire`] did.
+/// What [`Store::retire`] or [`Store::remove_projection`] did.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Retired {
@@ -161,6 +161,41 @@ impl Store {
             return Err(refused(name, message));
         }
         self.remove(unseen.into_iter().chain(leftovers).collect(), &operator()).await
+    }
+
+    /// Removes a projection with all its generations, read models, checkpoints, dead letters and skips.
+    /// Appends no longer apply it, and readers find nothing; the events stay. A process that still has
+    /// it registers it anew, as a new one, when it starts next.
+    ///
+    /// Whoever calls it again goes on where it was stopped.
+    ///
+    /// # Errors
+    /// If there is no such projection, or a rebuild of it is open.
+    pub async fn remove_projection(&self, name: &str) -> Result<Retired, ProjectionError> {
+        let generations = self.generations_of(name).await?;
+        if let Some(open) = self.open_rebuild(name).await? {
+            let message = format!(
+                "is being rebuilt ({}); let that end, or give it up with `everfold rebuilds cancel {name}`",
+                open.kind
+            );
+            return Err(refused(name, message));
+        }
+        let actor = operator();
+        let snapshots = self.read_model_snapshots(name).await?;
+        if let Some(active) = generations.iter().find(|generation| generation.is_active) {
+            self.backend().withdraw(active.id, actor.clone()).await?;
+        }
+        let unseen = generations.into_iter().filter(|generation| !generation.is_active);
+        let mut removed = self.remove(unseen.collect(), &actor).await?;
+        let withdrawn = self.remove(self.leftovers_of(name).await?, &actor).await?;
+        removed.versions.extend(withdrawn.versions);
+        removed.versions.sort_unstable();
+        removed.versions.dedup();
+        removed.waits_for.extend(withdrawn.waits_for);
+        for snapshot in snapshots {
+            self.backend().drop_snapshot(snapshot.id).await?;
+        }
+        Ok(removed)
     }
 
     pub(crate) async fn leftovers_of(

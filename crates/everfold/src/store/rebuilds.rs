@@ -271,6 +271,11 @@ pub(crate) trait RebuildBackend: Send + Sync {
         actor: String,
     ) -> BoxFuture<'_, Result<Removed, ProjectionError>>;
 
+    /// Takes a projection away from appends and readers, by the generation that readers see: that is
+    /// retired, and none is active any more, in one transaction (an inline one under its gate). What is
+    /// left of it is removed with `remove_generation`. Refused while a rebuild of it is open.
+    fn withdraw(&self, active: i32, actor: String) -> BoxFuture<'_, Result<(), ProjectionError>>;
+
     /// What a plan has to know of generations: those that are not retired, and those that are and
     /// still have tables, in the order of their ids.
     fn generation_facts(&self) -> BoxFuture<'_, Result<Vec<GenerationFacts>, StoreError>>;

@@ -36,6 +36,7 @@ mod read;
 mod rebuild;
 mod refused;
 mod register;
+mod removed;
 mod repeat;
 mod roles;
 mod runner;

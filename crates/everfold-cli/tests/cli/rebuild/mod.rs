@@ -21,6 +21,7 @@ on_both_stores! {
     new_dead_letters_keep_readers_where_they_are,
     plan_changes_nothing_and_tells_what_would_happen,
     switch_ends_a_pause_and_says_so,
+    projection_is_removed,
 }
 
 /// Whoever asks for a rebuild wants readers to see what goes on.
@@ -265,4 +266,35 @@ async fn plan_changes_nothing_and_tells_what_would_happen(shop: Shop) {
     assert_eq!(action(&shop, 3), "older");
     std::fs::remove_dir_all(shop.folder.file("projections/sums")).unwrap();
     assert_eq!(action(&shop, 0), "not-in-project");
+}
+
+/// Nothing is left of it, health is not spoiled by it, and it can be made again.
+async fn projection_is_removed(shop: Shop) {
+    given(&shop, INLINE);
+    doubled(&shop, "inline");
+    shop.run(&["rebuild", "sums"]).done();
+    shop.run(&["remove", "sum"]).fails(1, "did you mean \"sums\"?");
+    shop.run(&["remove", "sums"]).fails(2, "nobody is there to ask: run it with --yes if so");
+    let before = shop.all_rows().await;
+    let ran = shop.run(&["remove", "sums", "--dry-run"]).done();
+    let ran = ran.prints("would drop version 2 of sums (which readers see), 2 rows");
+    ran.prints("would drop version 1 of sums (kept), 2 rows");
+    assert_eq!(shop.all_rows().await, before);
+
+    shop.run(&["--yes", "remove", "sums"]).done().prints("removed sums");
+    shop.run(&["status"]).done().prints("no projections");
+    shop.run(&["health"]).done().prints("healthy");
+    shop.run(&["show", "sums"]).fails(1, "no projection \"sums\"");
+    shop.numbers("more", &[("a", Some(5)), ("a", None)]);
+    shop.run(&["append", "--stream", "a", "--type", "Counted", "--data", "{\"n\":0}"]).done();
+    // The event without a number, which the projection would have refused, is in the log now.
+    shop.projection(
+        "sums",
+        "version = 1\nlifecycle = \"inline\"\n",
+        "CREATE TABLE read_model.sums (stream TEXT PRIMARY KEY, n BIGINT NOT NULL)",
+        "INSERT INTO read_model.sums AS t (stream, n) SELECT stream_id, COUNT(*) FROM batch \
+         WHERE true GROUP BY stream_id ON CONFLICT (stream) DO UPDATE SET n = t.n + EXCLUDED.n",
+    );
+    shop.run(&["rebuild", "sums"]).done();
+    assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|5", "b|1"]);
 }

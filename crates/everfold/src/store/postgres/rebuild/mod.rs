@@ -167,6 +167,10 @@ impl RebuildBackend for PostgresStore {
         async move { remove::remove(self, generation, projector, &actor).await }.boxed()
     }
 
+    fn withdraw(&self, active: i32, actor: String) -> BoxFuture<'_, Result<(), ProjectionError>> {
+        async move { remove::withdraw(self, active, &actor).await }.boxed()
+    }
+
     fn is_crowded(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
         facts::is_crowded(&self.engine).boxed()
     }

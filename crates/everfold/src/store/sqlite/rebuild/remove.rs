@@ -1,4 +1,5 @@
-//! Removing a generation that readers do not see.
+//! Removing a generation that readers do not see. The one that they see goes only with its projection:
+//! it is withdrawn first, which leaves the projection without one.
 //!
 //! ```text
 //!   begin: retired, readers' views dropped ──> rows, a few at a time … ──> end: tables dropped, noted
@@ -32,6 +33,11 @@ const FIND: &str = "SELECT p.name, g.version, g.home, g.tables, g.status, g.id I
     FROM everfold_generations g JOIN everfold_projections p ON p.id = g.projection WHERE g.id = ?1";
 const FIND_REBUILD: &str = "SELECT id, target IS ?1 FROM everfold_rebuilds \
     WHERE finished_at IS NULL AND (target = ?1 OR source = ?1) LIMIT 1";
+const FIND_OPEN_REBUILD: &str = "SELECT r.id FROM everfold_rebuilds r \
+    JOIN everfold_generations g ON g.projection = r.projection \
+    WHERE g.id = ?1 AND r.finished_at IS NULL LIMIT 1";
+const WITHDRAW: &str =
+    "UPDATE everfold_projections SET active_generation = NULL WHERE active_generation = ?1";
 const LIST_OBJECTS: &str = "SELECT type, name FROM sqlite_schema \
     WHERE type IN ('view', 'trigger') AND substr(name, 1, length(?1)) = ?1 ORDER BY type, name";
 const LIST_TABLES: &str = "SELECT name, wr, type FROM pragma_table_list \
@@ -103,6 +109,44 @@ pub(super) async fn remove(
             Stepped::Gone => return Ok(Removed::Done),
         }
     }
+}
+
+/// Retires the generation that readers see, so that its projection has none.
+pub(super) async fn withdraw(
+    store: &SqliteStore,
+    active: i32,
+    actor: String,
+) -> Result<(), ProjectionError> {
+    let withdraw = move |connection: &Connection| {
+        in_transaction(connection, ENGINE_PATIENCE, |connection| {
+            withdraw_in(connection, active, &actor)
+        })
+    };
+    store.writer.run_job(withdraw).await?
+}
+
+/// The transaction holds the write lock.
+pub(super) fn withdraw_in(
+    connection: &Connection,
+    active: i32,
+    actor: &str,
+) -> Result<(), ProjectionError> {
+    let Some(going) = find(connection, active).map_err(store_error)? else { return Ok(()) };
+    let open = connection
+        .prepare_cached(FIND_OPEN_REBUILD)
+        .and_then(|mut open| open.query_row([active], |row| row.get::<_, i32>(0)).optional())
+        .map_err(store_error)?;
+    if let Some(rebuild) = open {
+        return Err(ProjectionError::Refused {
+            projection: going.name,
+            message: format!("has rebuild {rebuild} open; let it finish, or cancel it"),
+        });
+    }
+    let withdraw = || -> Result<(), rusqlite::Error> {
+        connection.execute(WITHDRAW, [active])?;
+        target::retire(connection, active, actor)
+    };
+    Ok(withdraw().map_err(store_error)?)
 }
 
 /// Retires a generation, if nobody sees or fills it, and hides it from readers. The transaction holds
