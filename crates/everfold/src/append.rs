@@ -21,7 +21,10 @@ pub struct Appended {
     pub version: Version,
 }
 
-/// One append among many: a stream, what is expected of it, and the events.
+/// One append: a stream, what is expected of it, and the events. For [`Store::append_many`] and for
+/// `append_in` of either backend.
+///
+/// [`Store::append_many`]: crate::Store::append_many
 #[derive(Debug, Clone)]
 pub struct StreamAppend {
     pub(crate) stream: StreamId,

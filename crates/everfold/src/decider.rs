@@ -147,7 +147,12 @@ pub enum HandleError<E> {
     Read(#[from] ReadError),
 }
 
-/// Runs commands through a decider against a store.
+/// Runs commands through a decider against a store: loads the stream, decides, and appends at the
+/// version that was loaded. There is an example at [`Decider`].
+///
+/// A command is decided again when another writer was faster, so `decide` must not have effects of its
+/// own. Dropping the future of [`handle`](Handler::handle) leaves open whether the command was carried
+/// out; [`load`](Handler::load) tells.
 #[derive(Clone)]
 pub struct Handler<D: Decider> {
     store: Store,
@@ -182,7 +187,50 @@ impl<D: Decider> Handler<D> {
         self
     }
 
-    /// Keeps snapshots of the state by this policy.
+    /// Keeps snapshots of the state by this policy, so that a long stream need not be read from its start.
+    ///
+    /// ```
+    /// use everfold::{Decider, Handler, SnapshotPolicy, Version};
+    /// use serde::{Deserialize, Serialize};
+    ///
+    /// #[derive(Serialize, Deserialize)]
+    /// enum Counted {
+    ///     Up { by: u64 },
+    /// }
+    ///
+    /// struct Counter;
+    ///
+    /// impl Decider for Counter {
+    ///     type Command = u64;
+    ///     type Event = Counted;
+    ///     type State = u64;
+    ///     type Error = std::convert::Infallible;
+    ///
+    ///     fn initial(&self) -> u64 {
+    ///         0
+    ///     }
+    ///
+    ///     fn evolve(&self, sum: u64, Counted::Up { by }: &Counted) -> u64 {
+    ///         sum + by
+    ///     }
+    ///
+    ///     fn decide(&self, _: &u64, by: &u64) -> Result<Vec<Counted>, Self::Error> {
+    ///         Ok(vec![Counted::Up { by: *by }])
+    ///     }
+    /// }
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (_folder, store) = open().await;
+    /// let counters = Handler::new(store, Counter).snapshots(SnapshotPolicy::every(2, "counter"));
+    /// for by in [1, 2, 3] {
+    ///     counters.handle("counter-1", &by).await?;
+    /// }
+    /// let loaded = counters.load("counter-1").await?; // from a snapshot, and what came after it
+    /// assert_eq!((loaded.state, loaded.version), (6, Version(3)));
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn snapshots(mut self, policy: SnapshotPolicy) -> Self
     where
@@ -196,10 +244,13 @@ impl<D: Decider> Handler<D> {
         self
     }
 
-    /// The state of a stream.
+    /// The state of a stream and the version it stands for; the [initial](Decider::initial) one, at
+    /// version 0, of a stream that does not exist.
     ///
     /// # Errors
-    /// If the stream cannot be read or an event does not fit the decider's type.
+    /// [`ReadError::Decode`] if an event does not fit the decider's type, [`ReadError::Upcast`] if an
+    /// upcaster refuses one, [`ReadError::Store`] if the database refuses or cannot be reached. A snapshot
+    /// that cannot be used is no error: the stream is read.
     pub async fn load(&self, stream: impl Into<StreamId>) -> Result<Loaded<D::State>, ReadError> {
         let stream = stream.into();
         let start = self.load_snapshot(&stream).await;
@@ -207,11 +258,14 @@ impl<D: Decider> Handler<D> {
     }
 
     /// Loads, decides and appends; after a version conflict, reads what came since and decides
-    /// again.
+    /// again. A decision for no events appends nothing.
     ///
     /// # Errors
-    /// [`HandleError::Refused`] with the decider's reason, [`HandleError::Contended`] when other
-    /// writers were faster each time.
+    /// - [`HandleError::Refused`] with the decider's reason.
+    /// - [`HandleError::Contended`] when other writers were faster each time: try again, or give the command
+    ///   [more tries](Handler::tries_max).
+    /// - [`HandleError::Append`], [`HandleError::Read`] and [`HandleError::Encode`] as of [`Store::append`],
+    ///   [`Handler::load`] and [`NewEvent::from_event`].
     pub async fn handle(
         &self,
         stream: impl Into<StreamId>,
@@ -220,7 +274,8 @@ impl<D: Decider> Handler<D> {
         self.handle_with(stream, command, Metadata::new()).await
     }
 
-    /// As [`Handler::handle`], with metadata for every event that follows from the command.
+    /// As [`Handler::handle`], with metadata for every event that follows from the command: who asked
+    /// for it, and in which request.
     ///
     /// # Errors
     /// As [`Handler::handle`].

@@ -52,7 +52,8 @@ pub struct HandlerBody(Projector);
 
 impl Projection {
     /// Documents, one for each stream unless another [key](ProjectionBuilder::key) is given, in a
-    /// table under the projection's name. Events of the types that `D::Event` has are applied.
+    /// table under the projection's name. Events of the types that `D::Event` has are applied. There is an
+    /// example at [`DocumentProjection`].
     pub fn document<D: DocumentProjection>(
         name: impl Into<String>,
         version: u32,
@@ -69,7 +70,8 @@ impl Projection {
     }
 
     /// A handler that gets events and the open transaction of a PostgreSQL store. All event types,
-    /// unless some are [named](ProjectionBuilder::events).
+    /// unless some are [named](ProjectionBuilder::events). There is an example at
+    /// [`PostgresHandler`](crate::postgres::PostgresHandler).
     #[cfg(feature = "postgres")]
     pub fn postgres_handler(
         name: impl Into<String>,
@@ -81,7 +83,8 @@ impl Projection {
     }
 
     /// A handler that gets events and the open transaction of a SQLite store. All event types,
-    /// unless some are [named](ProjectionBuilder::events).
+    /// unless some are [named](ProjectionBuilder::events). There is an example at
+    /// [`SqliteHandler`](crate::sqlite::SqliteHandler).
     #[cfg(feature = "sqlite")]
     pub fn sqlite_handler(
         name: impl Into<String>,
@@ -140,7 +143,24 @@ impl<B> ProjectionBuilder<B> {
 
     /// Order matters within events that have the same values in these fields (`data.tenant`,
     /// `metadata.region`, `stream_id`, `type`), not within streams; for documents they are the key.
-    /// Several fields give a JSON array of texts. Catch-up only.
+    /// Several fields give a JSON array of texts. Catch-up only, unless the projection is SQL.
+    ///
+    /// ```
+    /// use everfold::Projection;
+    ///
+    /// let by_tenant = Projection::sql("orders_by_tenant", 1)
+    ///     .create("CREATE TABLE read_model.orders_by_tenant (tenant TEXT PRIMARY KEY, n BIGINT NOT NULL)")
+    ///     .apply(
+    ///         "INSERT INTO read_model.orders_by_tenant AS t (tenant, n)
+    ///          SELECT data->>'tenant', COUNT(*) FROM batch WHERE true GROUP BY 1
+    ///          ON CONFLICT (tenant) DO UPDATE SET n = t.n + EXCLUDED.n",
+    ///     )
+    ///     .key_fields(["data.tenant"])
+    ///     .shards(4) // four runners can work on it at once
+    ///     .build()?;
+    /// # let _ = by_tenant;
+    /// # Ok::<(), everfold::ProjectionError>(())
+    /// ```
     pub fn key_fields<T: AsRef<str>>(mut self, fields: impl IntoIterator<Item = T>) -> Self {
         let parsed = fields.into_iter().map(|field| KeyField::parse(field.as_ref()));
         match parsed.collect::<Result<Vec<_>, _>>() {
@@ -169,6 +189,23 @@ impl<B> ProjectionBuilder<B> {
     }
 
     /// Batch size, retries and thresholds, all at once; they may change without a new version.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use everfold::{OnError, Projection, ProjectionSettings};
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # fn main() -> Result<(), everfold::ProjectionError> {
+    /// let mut settings = ProjectionSettings::default();
+    /// settings.on_error = OnError::DeadLetter;
+    /// settings.lag_warn = Some(Duration::from_secs(60));
+    /// settings.snapshot_every = Some(Duration::from_secs(24 * 60 * 60));
+    /// let carts = Projection::document("carts", 1, Carts).settings(settings).build()?;
+    /// # let _ = carts;
+    /// # Ok(()) }
+    /// ```
     pub fn settings(mut self, settings: ProjectionSettings) -> Self {
         self.definition.settings = settings;
         self
@@ -234,7 +271,7 @@ impl<D: DocumentProjection> ProjectionBuilder<Documents<D>> {
     }
 
     /// An index on a field of the documents, such as `customer.city`, for
-    /// [`find`](crate::ReadDocuments::find).
+    /// [`find`](crate::ReadDocuments::find), which [`Store::documents`](crate::Store::documents) shows.
     pub fn index(mut self, path: impl Into<String>) -> Self {
         let path = path.into();
         if let Err(message) = check_path(&path) {

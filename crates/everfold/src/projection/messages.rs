@@ -83,10 +83,28 @@ impl Store {
         self.find_messages(&MessageQuery { projection, kinds: Vec::new(), limit: LIST_MAX }).await
     }
 
-    /// What happened to the projections of this handle's namespace, the newest first.
+    /// What happened to the projections of this handle's namespace, and who did it, the newest first: what
+    /// `everfold messages` prints. Runners forget them after
+    /// [`RunnerOptions::log_retention`](crate::RunnerOptions::log_retention).
+    ///
+    /// ```
+    /// use everfold::MessageQuery;
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = with_carts().await;
+    /// store.pause("carts").await?;
+    /// let mut query = MessageQuery::default();
+    /// query.projection = Some("carts".into());
+    /// query.kinds = vec!["status".into()];
+    /// let messages = store.find_messages(&query).await?;
+    /// assert!(messages[0].message.contains("paused"), "{}", messages[0].message);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
-    /// [`ProjectionError::Unknown`] if one is named that there is not.
+    /// [`ProjectionError::Unknown`] if a projection is named that there is not.
     pub async fn find_messages(
         &self,
         query: &MessageQuery,

@@ -24,7 +24,9 @@ pub use typed::{Typed, TypedEventStream};
 
 use pages::{Pages, Source};
 
-/// A read of one stream, made by [`Store::read_stream`].
+/// A read of one stream, made by [`Store::read_stream`], which has an example. Nothing is asked for
+/// before [`events`](ReadStream::events), [`typed`](ReadStream::typed) or
+/// [`collect`](ReadStream::collect).
 #[derive(Debug, Clone)]
 #[must_use = "a read does nothing until its events are asked for"]
 pub struct ReadStream {
