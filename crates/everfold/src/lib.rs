@@ -76,16 +76,3 @@ pub mod sqlite {
 }
 
 pub use uuid::Uuid;
-
-/// The Rust code in these pages is compiled by the doc tests.
-#[cfg(all(doctest, feature = "sqlite", feature = "postgres"))]
-mod pages {
-    #[doc = include_str!("../../../README.md")]
-    struct Readme;
-    #[doc = include_str!("../../../docs/start/rust.md")]
-    struct RustStart;
-    #[doc = include_str!("../../../docs/guide/rust.md")]
-    struct RustGuide;
-    #[doc = include_str!("../../../docs/guide/rebuilds.md")]
-    struct Rebuilds;
-}

@@ -35,7 +35,6 @@ pub struct Document<T> {
 ///
 /// It sees what readers see: the active generation. Each page is read at one moment; between two
 /// pages the projection may move on.
-#[derive(Debug, Clone)]
 #[must_use = "a read does nothing until its documents are asked for"]
 pub struct ReadDocuments<T> {
     store: Store,
@@ -46,6 +45,29 @@ pub struct ReadDocuments<T> {
     /// The first thing that is wrong with what was asked for.
     wrong: Option<String>,
     document: PhantomData<fn() -> T>,
+}
+
+// By hand: neither needs anything of `T`.
+impl<T> Clone for ReadDocuments<T> {
+    fn clone(&self) -> Self {
+        ReadDocuments {
+            store: self.store.clone(),
+            name: self.name.clone(),
+            fields: self.fields.clone(),
+            after: self.after.clone(),
+            limit: self.limit,
+            wrong: self.wrong.clone(),
+            document: PhantomData,
+        }
+    }
+}
+
+impl<T> std::fmt::Debug for ReadDocuments<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut f = f.debug_struct("ReadDocuments");
+        f.field("projection", &self.name).field("fields", &self.fields);
+        f.field("after", &self.after).field("limit", &self.limit).finish_non_exhaustive()
+    }
 }
 
 impl Store {
