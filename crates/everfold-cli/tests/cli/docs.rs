@@ -17,6 +17,8 @@
 //! There are no others. What the reader need not see stands in a comment (`<!-- … -->`). On SQLite
 //! `read_model_` stands for `read_model.` in SQL.
 
+mod functions;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -92,6 +94,17 @@ fn every_page_with_something_to_run_is_followed() {
 }
 
 #[test]
+fn index_marks_the_pages_that_are_run() {
+    let index = fs::read_to_string(docs().join("README.md")).unwrap();
+    for rest in index.split("](").skip(1) {
+        let (page, after) = rest.split_once(')').unwrap();
+        let Ok(text) = fs::read_to_string(docs().join(page)) else { continue };
+        let is_run = FOLLOWED.contains(&page) || text.contains("\n```rust from=");
+        assert_eq!(after.starts_with(" ▸"), is_run, "{page}");
+    }
+}
+
+#[test]
 fn data_on_pages_can_be_parsed() {
     for page in pages() {
         for step in steps(&fs::read_to_string(&page).unwrap(), &page) {
@@ -152,6 +165,16 @@ fn reference_names_every_column_code_setting_and_key() {
         }
     }
 
+    // What the command can be told about a rebuild, the library can too.
+    let command = page("command.md");
+    let rebuild = command.split("\n## everfold rebuild\n").nth(1).unwrap();
+    let rebuild = rebuild.split("\n## ").next().unwrap();
+    for option in rebuild.lines().filter_map(|line| line.strip_prefix("| `--")) {
+        let option = option.split([' ', '`']).next().unwrap();
+        let is_known = settings.contains(&format!("`--{option}`"));
+        assert!(is_known || ["detach", "json"].contains(&option), "settings.md: --{option}");
+    }
+
     let toml = page("toml.md");
     let keys = source("src/projection/folder/settings.rs");
     let keys = keys.split("const KEYS").nth(1).unwrap().split("];").next().unwrap();
@@ -160,6 +183,14 @@ fn reference_names_every_column_code_setting_and_key() {
     }
 
     let errors = page("errors.md");
+    for line in source("src/error.rs").lines() {
+        let line = line.strip_prefix("    ").unwrap_or_default();
+        let Some(variant) = line.strip_suffix(" {").or(line.strip_suffix(',')) else { continue };
+        let variant = variant.split('(').next().unwrap();
+        if variant.starts_with(char::is_uppercase) && variant.chars().all(char::is_alphanumeric) {
+            assert!(errors.contains(&format!("`{variant}`")), "errors.md: {variant}");
+        }
+    }
     for entry in fs::read_dir(library.join("sql/postgres/functions")).unwrap() {
         let functions = fs::read_to_string(entry.unwrap().path()).unwrap();
         for code in functions.split("ERRCODE = '").skip(1).map(|rest| &rest[..5]) {
@@ -216,10 +247,16 @@ impl Step {
 }
 
 enum What {
-    Shell { exits: i32 },
-    Sql { fails: Option<String> },
+    Shell {
+        exits: i32,
+    },
+    Sql {
+        fails: Option<String>,
+    },
     Output,
-    File { name: String },
+    File {
+        name: String,
+    },
     Toml,
     Json,
     Functions,
@@ -247,7 +284,9 @@ impl What {
             ("json", None) => What::Json,
             ("sh" | "sql", Some("shown")) | ("text", None | Some("printed")) => What::Shown,
             ("rust", Some(from)) if from.starts_with("from=") => What::Shown,
-            _ => panic!("{place}: a block is marked \"{words}\"; see the table in tests/cli/docs.rs"),
+            _ => {
+                panic!("{place}: a block is marked \"{words}\"; see the table in tests/cli/docs.rs")
+            }
         }
     }
 }
