@@ -10,7 +10,7 @@ use crate::{ExpectedVersion, NewEvent, Position, StreamId, Version};
 const TYPES_SHOWN: usize = 3;
 
 /// The result of an append that is stored, now or (with the same event ids) earlier.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Appended {
     /// Position of its first event.

@@ -20,7 +20,7 @@ use crate::{NewEvent, StreamId, Version};
 /// Business rules as three pure functions.
 ///
 /// ```
-/// use everfold::{Decider, Handler, Store};
+/// use everfold::{Decider, CommandHandler, Store};
 /// use serde::{Deserialize, Serialize};
 ///
 /// #[derive(Serialize, Deserialize)]
@@ -66,7 +66,7 @@ use crate::{NewEvent, StreamId, Version};
 /// # let folder = tempfile::tempdir()?;
 /// # let url = format!("sqlite:{}", folder.path().join("bank.db").display());
 /// let store = Store::open(&url).await?;
-/// let accounts = Handler::new(store, Account);
+/// let accounts = CommandHandler::new(store, Account);
 /// let handled = accounts.handle("account-1", &Command::Deposit(50)).await?;
 /// assert_eq!(handled.state, 50);
 /// assert!(accounts.handle("account-1", &Command::Withdraw(80)).await.is_err());
@@ -124,7 +124,7 @@ pub struct Handled<S> {
 /// Why a command was not carried out.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum HandleError<E> {
+pub enum CommandError<E> {
     /// The decider refused it.
     #[error("command refused: {0}")]
     Refused(E),
@@ -151,10 +151,10 @@ pub enum HandleError<E> {
 /// version that was loaded. There is an example at [`Decider`].
 ///
 /// A command is decided again when another writer was faster, so `decide` must not have effects of its
-/// own. Dropping the future of [`handle`](Handler::handle) leaves open whether the command was carried
-/// out; [`load`](Handler::load) tells.
+/// own. Dropping the future of [`handle`](CommandHandler::handle) leaves open whether the command was carried
+/// out; [`load`](CommandHandler::load) tells.
 #[derive(Clone)]
-pub struct Handler<D: Decider> {
+pub struct CommandHandler<D: Decider> {
     store: Store,
     decider: D,
     tries_max: u32,
@@ -174,10 +174,10 @@ impl<S> Clone for Snapshots<S> {
     }
 }
 
-impl<D: Decider> Handler<D> {
+impl<D: Decider> CommandHandler<D> {
     /// A handler without snapshots that tries a command at most 10 times.
     pub fn new(store: Store, decider: D) -> Self {
-        Handler { store, decider, tries_max: 10, snapshots: None }
+        CommandHandler { store, decider, tries_max: 10, snapshots: None }
     }
 
     /// Tries a command at most this often when other writers get in between.
@@ -190,7 +190,7 @@ impl<D: Decider> Handler<D> {
     /// Keeps snapshots of the state by this policy, so that a long stream need not be read from its start.
     ///
     /// ```
-    /// use everfold::{Decider, Handler, SnapshotPolicy, Version};
+    /// use everfold::{Decider, CommandHandler, SnapshotPolicy, Version};
     /// use serde::{Deserialize, Serialize};
     ///
     /// #[derive(Serialize, Deserialize)]
@@ -223,7 +223,7 @@ impl<D: Decider> Handler<D> {
     /// # use shop::*;
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (_folder, store) = open().await;
-    /// let counters = Handler::new(store, Counter).snapshots(SnapshotPolicy::every(2, "counter"));
+    /// let counters = CommandHandler::new(store, Counter).snapshots(SnapshotPolicy::every(2, "counter"));
     /// for by in [1, 2, 3] {
     ///     counters.handle("counter-1", &by).await?;
     /// }
@@ -261,35 +261,35 @@ impl<D: Decider> Handler<D> {
     /// again. A decision for no events appends nothing.
     ///
     /// # Errors
-    /// - [`HandleError::Refused`] with the decider's reason.
-    /// - [`HandleError::Contended`] when other writers were faster each time: try again, or give the command
-    ///   [more tries](Handler::tries_max).
-    /// - [`HandleError::Append`], [`HandleError::Read`] and [`HandleError::Encode`] as of [`Store::append`],
-    ///   [`Handler::load`] and [`NewEvent::from_event`].
+    /// - [`CommandError::Refused`] with the decider's reason.
+    /// - [`CommandError::Contended`] when other writers were faster each time: try again, or give the command
+    ///   [more tries](CommandHandler::tries_max).
+    /// - [`CommandError::Append`], [`CommandError::Read`] and [`CommandError::Encode`] as of [`Store::append`],
+    ///   [`CommandHandler::load`] and [`NewEvent::from_event`].
     pub async fn handle(
         &self,
         stream: impl Into<StreamId>,
         command: &D::Command,
-    ) -> Result<Handled<D::State>, HandleError<D::Error>> {
+    ) -> Result<Handled<D::State>, CommandError<D::Error>> {
         self.handle_with(stream, command, Metadata::new()).await
     }
 
-    /// As [`Handler::handle`], with metadata for every event that follows from the command: who asked
+    /// As [`CommandHandler::handle`], with metadata for every event that follows from the command: who asked
     /// for it, and in which request.
     ///
     /// # Errors
-    /// As [`Handler::handle`].
+    /// As [`CommandHandler::handle`].
     pub async fn handle_with(
         &self,
         stream: impl Into<StreamId>,
         command: &D::Command,
         metadata: Metadata,
-    ) -> Result<Handled<D::State>, HandleError<D::Error>> {
+    ) -> Result<Handled<D::State>, CommandError<D::Error>> {
         let stream = stream.into();
         let mut loaded = self.load(&stream).await?;
         for _ in 0..self.tries_max {
             let decided =
-                self.decider.decide(&loaded.state, command).map_err(HandleError::Refused)?;
+                self.decider.decide(&loaded.state, command).map_err(CommandError::Refused)?;
             if decided.is_empty() {
                 let Loaded { state, version } = loaded;
                 return Ok(Handled { state, version, appended: None });
@@ -310,7 +310,7 @@ impl<D: Decider> Handler<D> {
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(HandleError::Contended { stream, tries: self.tries_max })
+        Err(CommandError::Contended { stream, tries: self.tries_max })
     }
 
     fn start(&self) -> Loaded<D::State> {
@@ -405,9 +405,9 @@ impl<D: Decider> Handler<D> {
     }
 }
 
-impl<D: Decider + std::fmt::Debug> std::fmt::Debug for Handler<D> {
+impl<D: Decider + std::fmt::Debug> std::fmt::Debug for CommandHandler<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Handler")
+        f.debug_struct("CommandHandler")
             .field("store", &self.store)
             .field("decider", &self.decider)
             .finish_non_exhaustive()

@@ -3,7 +3,7 @@
 
 use crate::Version;
 
-/// When a decider's state is kept, and which shape it has: for [`Handler::snapshots`].
+/// When a decider's state is kept, and which shape it has: for [`CommandHandler::snapshots`].
 ///
 /// A snapshot of another `state_version`, or one that no longer deserialises, is ignored and
 /// written anew. Raise `state_version` whenever the state's shape or the meaning of `evolve`
@@ -16,7 +16,7 @@ use crate::Version;
 /// # let _ = policy;
 /// ```
 ///
-/// [`Handler::snapshots`]: crate::Handler::snapshots
+/// [`CommandHandler::snapshots`]: crate::CommandHandler::snapshots
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotPolicy {
     pub(crate) name: String,

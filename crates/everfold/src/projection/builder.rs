@@ -40,13 +40,14 @@ pub struct ProjectionBuilder<B> {
     wrong: Option<String>,
 }
 
-/// Documents, folded by `D`.
-pub struct Documents<D: DocumentProjection> {
+/// What a builder of documents that `D` folds has more than others: [key](ProjectionBuilder::key) and
+/// [index](ProjectionBuilder::index).
+pub struct DocumentBody<D: DocumentProjection> {
     projection: D,
     key: Option<KeyFunction<D::Event>>,
 }
 
-/// A handler with the open transaction.
+/// What the builder of a handler, code with the open transaction, is told apart by.
 #[derive(Debug, Clone)]
 pub struct HandlerBody(Projector);
 
@@ -58,11 +59,11 @@ impl Projection {
         name: impl Into<String>,
         version: u32,
         projection: D,
-    ) -> ProjectionBuilder<Documents<D>> {
+    ) -> ProjectionBuilder<DocumentBody<D>> {
         let body = Body::Document { indexes: Vec::new() };
         let types = event_types::<D::Event>();
         let mut builder =
-            ProjectionBuilder::new(name, version, body, Documents { projection, key: None });
+            ProjectionBuilder::new(name, version, body, DocumentBody { projection, key: None });
         if types.is_empty() {
             builder.refuse("its Event type is not an enum in serde's default form; make it one");
         }
@@ -234,7 +235,7 @@ impl ProjectionBuilder<HandlerBody> {
     }
 }
 
-impl<D: DocumentProjection> ProjectionBuilder<Documents<D>> {
+impl<D: DocumentProjection> ProjectionBuilder<DocumentBody<D>> {
     /// The document of an event is found by this function instead of by the stream; `None`: the
     /// event belongs to no document. It must be pure, as `evolve` is. Catch-up only.
     ///
@@ -290,16 +291,16 @@ impl<D: DocumentProjection> ProjectionBuilder<Documents<D>> {
     /// # Errors
     /// [`ProjectionError::Invalid`] if a rule is broken; the message says which.
     pub fn build(self) -> Result<Projection, ProjectionError> {
-        self.finish(|Documents { projection, key: key_function }, definition| {
+        self.finish(|DocumentBody { projection, key: key_function }, definition| {
             let (name, key) = (definition.name.clone(), definition.key.clone());
             Ok(Projector::Document(Arc::new(TypedFold { name, projection, key, key_function })))
         })
     }
 }
 
-impl<D: DocumentProjection> std::fmt::Debug for Documents<D> {
+impl<D: DocumentProjection> std::fmt::Debug for DocumentBody<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Documents").finish_non_exhaustive()
+        f.debug_struct("DocumentBody").finish_non_exhaustive()
     }
 }
 
@@ -460,7 +461,7 @@ mod tests {
         }
     }
 
-    fn count() -> ProjectionBuilder<Documents<Count>> {
+    fn count() -> ProjectionBuilder<DocumentBody<Count>> {
         Projection::document("count", 1, Count)
     }
 
@@ -541,7 +542,7 @@ mod tests {
 
     #[test]
     fn every_part_that_decides_the_content_changes_the_hash() {
-        let hash = |builder: ProjectionBuilder<Documents<Count>>| {
+        let hash = |builder: ProjectionBuilder<DocumentBody<Count>>| {
             builder.build().unwrap().definition.hash(crate::StoreKind::Sqlite)
         };
         let plain = hash(count());

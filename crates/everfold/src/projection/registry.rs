@@ -18,7 +18,7 @@ use crate::rebuild::replay::is_as_of;
 use crate::store::{Carried, Registration, StatusChange, Store, StoreKind};
 
 /// What [`Store::register`] found or did.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Registered {
     /// The projection's name.

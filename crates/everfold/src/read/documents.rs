@@ -20,7 +20,7 @@ use crate::store::{DocumentQuery, Store, StoredDocument};
 const PAGE: usize = 500;
 
 /// A document, and where it comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Document<T> {
     /// Its key: the stream's id, unless the projection has another key.
@@ -167,8 +167,9 @@ impl<T: DeserializeOwned> ReadDocuments<T> {
     /// The document with this key, if there is one.
     ///
     /// # Errors
-    /// If there is no such projection, the document does not fit `T`, or the database refuses or
-    /// cannot be reached.
+    /// [`ProjectionError::Unknown`] if there is no such projection; [`ProjectionError::Refused`] if it has no
+    /// documents, or readers see no version of it yet; [`ProjectionError::Invalid`] if what is to be found
+    /// is no path or value; [`ProjectionError::Document`] if the document does not fit `T`; [`ProjectionError::Store`] if the database refuses or cannot be reached.
     pub async fn get(self, key: impl Into<String>) -> Result<Option<T>, ProjectionError> {
         let found = self.page(Some(vec![key.into()]), None, 1).await?;
         Ok(found.into_iter().next().map(|found| found.document))

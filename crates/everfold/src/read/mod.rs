@@ -20,7 +20,7 @@ use crate::store::Store;
 use crate::{Position, RecordedEvent, StreamId, Version};
 
 pub use documents::{Document, DocumentStream, ReadDocuments};
-pub use typed::{Typed, TypedEventStream};
+pub use typed::{TypedEvent, TypedEventStream};
 
 use pages::{Pages, Source};
 
@@ -74,7 +74,8 @@ impl ReadStream {
     /// All events at once.
     ///
     /// # Errors
-    /// If a page could not be read.
+    /// [`ReadError::Upcast`] if an upcaster refuses an event, [`ReadError::Store`] if the database refuses or
+    /// cannot be reached; nothing was changed, and the read can be made again.
     pub async fn collect(self) -> Result<Vec<RecordedEvent>, ReadError> {
         self.events().try_collect().await
     }
@@ -140,7 +141,8 @@ impl ReadAll {
     /// All events at once. Never ends when following without a limit.
     ///
     /// # Errors
-    /// If a page could not be read.
+    /// [`ReadError::Upcast`] if an upcaster refuses an event, [`ReadError::Store`] if the database refuses or
+    /// cannot be reached; nothing was changed, and the read can be made again.
     pub async fn collect(self) -> Result<Vec<RecordedEvent>, ReadError> {
         self.events().try_collect().await
     }
@@ -154,7 +156,8 @@ impl EventStream {
     /// The next event, `None` at the end.
     ///
     /// # Errors
-    /// If the next page could not be read; the stream ends with it.
+    /// [`ReadError::Upcast`] if an upcaster refuses an event, [`ReadError::Store`] if the next page could not
+    /// be read; the stream ends with it.
     pub async fn next(&mut self) -> Result<Option<RecordedEvent>, ReadError> {
         StreamExt::next(self).await.transpose()
     }

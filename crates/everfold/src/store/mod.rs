@@ -135,11 +135,11 @@ pub(crate) trait StagedImport: Send {
 ///
 /// | to | |
 /// |---|---|
-/// | append | [`append`](Store::append), [`append_many`](Store::append_many), [`import`](Store::import); in a transaction of your own `everfold::postgres::append_in`, `everfold::sqlite::append_in`; from commands a [`Handler`](crate::Handler) |
+/// | append | [`append`](Store::append), [`append_many`](Store::append_many), [`import`](Store::import); in a transaction of your own `everfold::postgres::append_in`, `everfold::sqlite::append_in`; from commands a [`CommandHandler`](crate::CommandHandler) |
 /// | read events | [`read_stream`](Store::read_stream), [`read_all`](Store::read_all), [`follow`](Store::follow), [`stream_version`](Store::stream_version), [`high_water_mark`](Store::high_water_mark) |
 /// | have projections | [`register`](Store::register), a [`Runner`](crate::Runner); [`documents`](Store::documents), [`wait_for`](Store::wait_for) to read them |
 /// | change them under load | [`plan`](Store::plan), [`rebuild`](Store::rebuild), [`promote`](Store::promote), [`rollback`](Store::rollback), [`retire`](Store::retire), [`replay`](Store::replay), [`snapshot_read_model`](Store::snapshot_read_model), [`verify`](Store::verify) |
-/// | look after them | [`projections`](Store::projections), [`health`](Store::health), [`diagnose`](Store::diagnose), [`find_messages`](Store::find_messages), [`pause`](Store::pause), [`resume`](Store::resume), [`dead_letters`](Store::dead_letters), [`skips`](Store::skips), [`drain`](Store::drain) |
+/// | look after them | [`projections`](Store::projections), [`health`](Store::health), [`diagnose`](Store::diagnose), [`messages`](Store::messages), [`pause`](Store::pause), [`resume`](Store::resume), [`dead_letters`](Store::dead_letters), [`skips`](Store::skips), [`drain`](Store::drain) |
 ///
 /// Appends that many tasks make through clones of one handle at the same time are collected into
 /// one transaction, each with its own result.
@@ -612,7 +612,7 @@ pub struct Schema {
 }
 
 /// What [`Schema::apply`] did.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct AppliedSchema {
     /// The migrations that were run, by name.

@@ -160,7 +160,7 @@ async fn commands_are_decided(fixture: Fixture) {
 
 async fn decide(store: Store) -> Done {
     // page: decide
-    use everfold::{Decider, Handler, SnapshotPolicy};
+    use everfold::{CommandHandler, Decider, SnapshotPolicy};
     use serde::{Deserialize, Serialize};
 
     #[derive(Serialize, Deserialize)]
@@ -202,7 +202,7 @@ async fn decide(store: Store) -> Done {
         }
     }
 
-    let accounts = Handler::new(store, Account)
+    let accounts = CommandHandler::new(store, Account)
         .snapshots(SnapshotPolicy::every(100, "account").state_version(2));
     let handled = accounts.handle("account-1", &Command::Deposit(50)).await?;
     assert_eq!(handled.state, 50);

@@ -44,7 +44,10 @@ fn printed(program: &str) -> String {
     assert!(ran.status.success(), "{all}{}", String::from_utf8_lossy(&ran.stderr));
     assert!(Path::new(folder.path()).join("shop.db").exists(), "it has made its store there");
     let of_harness = |line: &&str| {
-        line.is_empty() || *line == "ok" || *line == "running 1 test" || line.starts_with("test result")
+        line.is_empty()
+            || *line == "ok"
+            || *line == "running 1 test"
+            || line.starts_with("test result")
     };
     let lines = all.lines().map(|line| line.strip_prefix(&begins(program)).unwrap_or(line));
     lines.filter(|line| !of_harness(line)).map(|line| format!("{line}\n")).collect()
