@@ -10,7 +10,7 @@ use crate::{ExpectedVersion, NewEvent, Position, StreamId, Version};
 const TYPES_SHOWN: usize = 3;
 
 /// The result of an append that is stored, now or (with the same event ids) earlier.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Appended {
     /// Position of its first event.
@@ -21,7 +21,10 @@ pub struct Appended {
     pub version: Version,
 }
 
-/// One append among many: a stream, what is expected of it, and the events.
+/// One append: a stream, what is expected of it, and the events. For [`Store::append_many`] and for
+/// `append_in` of either backend.
+///
+/// [`Store::append_many`]: crate::Store::append_many
 #[derive(Debug, Clone)]
 pub struct StreamAppend {
     pub(crate) stream: StreamId,

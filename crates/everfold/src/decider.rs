@@ -20,7 +20,7 @@ use crate::{NewEvent, StreamId, Version};
 /// Business rules as three pure functions.
 ///
 /// ```
-/// use everfold::{Decider, Handler, Store};
+/// use everfold::{Decider, CommandHandler, Store};
 /// use serde::{Deserialize, Serialize};
 ///
 /// #[derive(Serialize, Deserialize)]
@@ -66,7 +66,7 @@ use crate::{NewEvent, StreamId, Version};
 /// # let folder = tempfile::tempdir()?;
 /// # let url = format!("sqlite:{}", folder.path().join("bank.db").display());
 /// let store = Store::open(&url).await?;
-/// let accounts = Handler::new(store, Account);
+/// let accounts = CommandHandler::new(store, Account);
 /// let handled = accounts.handle("account-1", &Command::Deposit(50)).await?;
 /// assert_eq!(handled.state, 50);
 /// assert!(accounts.handle("account-1", &Command::Withdraw(80)).await.is_err());
@@ -124,7 +124,7 @@ pub struct Handled<S> {
 /// Why a command was not carried out.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum HandleError<E> {
+pub enum CommandError<E> {
     /// The decider refused it.
     #[error("command refused: {0}")]
     Refused(E),
@@ -147,9 +147,14 @@ pub enum HandleError<E> {
     Read(#[from] ReadError),
 }
 
-/// Runs commands through a decider against a store.
+/// Runs commands through a decider against a store: loads the stream, decides, and appends at the
+/// version that was loaded. There is an example at [`Decider`].
+///
+/// A command is decided again when another writer was faster, so `decide` must not have effects of its
+/// own. Dropping the future of [`handle`](CommandHandler::handle) leaves open whether the command was carried
+/// out; [`load`](CommandHandler::load) tells.
 #[derive(Clone)]
-pub struct Handler<D: Decider> {
+pub struct CommandHandler<D: Decider> {
     store: Store,
     decider: D,
     tries_max: u32,
@@ -169,10 +174,10 @@ impl<S> Clone for Snapshots<S> {
     }
 }
 
-impl<D: Decider> Handler<D> {
+impl<D: Decider> CommandHandler<D> {
     /// A handler without snapshots that tries a command at most 10 times.
     pub fn new(store: Store, decider: D) -> Self {
-        Handler { store, decider, tries_max: 10, snapshots: None }
+        CommandHandler { store, decider, tries_max: 10, snapshots: None }
     }
 
     /// Tries a command at most this often when other writers get in between.
@@ -182,7 +187,50 @@ impl<D: Decider> Handler<D> {
         self
     }
 
-    /// Keeps snapshots of the state by this policy.
+    /// Keeps snapshots of the state by this policy, so that a long stream need not be read from its start.
+    ///
+    /// ```
+    /// use everfold::{Decider, CommandHandler, SnapshotPolicy, Version};
+    /// use serde::{Deserialize, Serialize};
+    ///
+    /// #[derive(Serialize, Deserialize)]
+    /// enum Counted {
+    ///     Up { by: u64 },
+    /// }
+    ///
+    /// struct Counter;
+    ///
+    /// impl Decider for Counter {
+    ///     type Command = u64;
+    ///     type Event = Counted;
+    ///     type State = u64;
+    ///     type Error = std::convert::Infallible;
+    ///
+    ///     fn initial(&self) -> u64 {
+    ///         0
+    ///     }
+    ///
+    ///     fn evolve(&self, sum: u64, Counted::Up { by }: &Counted) -> u64 {
+    ///         sum + by
+    ///     }
+    ///
+    ///     fn decide(&self, _: &u64, by: &u64) -> Result<Vec<Counted>, Self::Error> {
+    ///         Ok(vec![Counted::Up { by: *by }])
+    ///     }
+    /// }
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (_folder, store) = open().await;
+    /// let counters = CommandHandler::new(store, Counter).snapshots(SnapshotPolicy::every(2, "counter"));
+    /// for by in [1, 2, 3] {
+    ///     counters.handle("counter-1", &by).await?;
+    /// }
+    /// let loaded = counters.load("counter-1").await?; // from a snapshot, and what came after it
+    /// assert_eq!((loaded.state, loaded.version), (6, Version(3)));
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn snapshots(mut self, policy: SnapshotPolicy) -> Self
     where
@@ -196,10 +244,13 @@ impl<D: Decider> Handler<D> {
         self
     }
 
-    /// The state of a stream.
+    /// The state of a stream and the version it stands for; the [initial](Decider::initial) one, at
+    /// version 0, of a stream that does not exist.
     ///
     /// # Errors
-    /// If the stream cannot be read or an event does not fit the decider's type.
+    /// [`ReadError::Decode`] if an event does not fit the decider's type, [`ReadError::Upcast`] if an
+    /// upcaster refuses one, [`ReadError::Store`] if the database refuses or cannot be reached. A snapshot
+    /// that cannot be used is no error: the stream is read.
     pub async fn load(&self, stream: impl Into<StreamId>) -> Result<Loaded<D::State>, ReadError> {
         let stream = stream.into();
         let start = self.load_snapshot(&stream).await;
@@ -207,34 +258,38 @@ impl<D: Decider> Handler<D> {
     }
 
     /// Loads, decides and appends; after a version conflict, reads what came since and decides
-    /// again.
+    /// again. A decision for no events appends nothing.
     ///
     /// # Errors
-    /// [`HandleError::Refused`] with the decider's reason, [`HandleError::Contended`] when other
-    /// writers were faster each time.
+    /// - [`CommandError::Refused`] with the decider's reason.
+    /// - [`CommandError::Contended`] when other writers were faster each time: try again, or give the command
+    ///   [more tries](CommandHandler::tries_max).
+    /// - [`CommandError::Append`], [`CommandError::Read`] and [`CommandError::Encode`] as of [`Store::append`],
+    ///   [`CommandHandler::load`] and [`NewEvent::from_event`].
     pub async fn handle(
         &self,
         stream: impl Into<StreamId>,
         command: &D::Command,
-    ) -> Result<Handled<D::State>, HandleError<D::Error>> {
+    ) -> Result<Handled<D::State>, CommandError<D::Error>> {
         self.handle_with(stream, command, Metadata::new()).await
     }
 
-    /// As [`Handler::handle`], with metadata for every event that follows from the command.
+    /// As [`CommandHandler::handle`], with metadata for every event that follows from the command: who asked
+    /// for it, and in which request.
     ///
     /// # Errors
-    /// As [`Handler::handle`].
+    /// As [`CommandHandler::handle`].
     pub async fn handle_with(
         &self,
         stream: impl Into<StreamId>,
         command: &D::Command,
         metadata: Metadata,
-    ) -> Result<Handled<D::State>, HandleError<D::Error>> {
+    ) -> Result<Handled<D::State>, CommandError<D::Error>> {
         let stream = stream.into();
         let mut loaded = self.load(&stream).await?;
         for _ in 0..self.tries_max {
             let decided =
-                self.decider.decide(&loaded.state, command).map_err(HandleError::Refused)?;
+                self.decider.decide(&loaded.state, command).map_err(CommandError::Refused)?;
             if decided.is_empty() {
                 let Loaded { state, version } = loaded;
                 return Ok(Handled { state, version, appended: None });
@@ -255,7 +310,7 @@ impl<D: Decider> Handler<D> {
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(HandleError::Contended { stream, tries: self.tries_max })
+        Err(CommandError::Contended { stream, tries: self.tries_max })
     }
 
     fn start(&self) -> Loaded<D::State> {
@@ -350,9 +405,9 @@ impl<D: Decider> Handler<D> {
     }
 }
 
-impl<D: Decider + std::fmt::Debug> std::fmt::Debug for Handler<D> {
+impl<D: Decider + std::fmt::Debug> std::fmt::Debug for CommandHandler<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Handler")
+        f.debug_struct("CommandHandler")
             .field("store", &self.store)
             .field("decider", &self.decider)
             .finish_non_exhaustive()

@@ -103,6 +103,30 @@ impl AppendError {
     }
 }
 
+/// The same question to every error that may be the database's.
+macro_rules! transient {
+    ($($error:ident { $($variant:ident)|+ }),* $(,)?) => {$(
+        impl $error {
+            /// Whether the same operation may succeed when it is simply tried again.
+            #[must_use]
+            pub fn is_transient(&self) -> bool {
+                match self {
+                    $($error::$variant(error) => error.is_transient(),)+
+                    _ => false,
+                }
+            }
+        }
+    )*};
+}
+transient!(
+    Error { Open | Append | Read | Import | Migrate | Projection | Store },
+    ReadError { Store },
+    OpenError { Schema | Store },
+    MigrateError { Store },
+    ImportError { Store },
+    ProjectionError { Store },
+);
+
 fn existing(version: Version) -> String {
     if version == Version::NONE { "no stream".to_owned() } else { version.to_string() }
 }

@@ -1,5 +1,6 @@
 //! everfold is an event store and read-model engine on PostgreSQL and on an embedded SQLite file.
 #![doc = include_str!("docs/crate.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(not(any(feature = "postgres", feature = "sqlite")))]
 compile_error!("everfold needs a backend: enable the feature `sqlite` or `postgres`");
@@ -27,7 +28,7 @@ mod upcast;
 
 pub use append::{Appended, StreamAppend};
 pub use codec::{DecodeError, EncodeError, event_types};
-pub use decider::{Decider, HandleError, Handled, Handler, Loaded};
+pub use decider::{CommandError, CommandHandler, Decider, Handled, Loaded};
 pub use diagnosis::{Diagnosis, Finding, MarkHolder, Severity};
 pub use error::{
     AppendError, Error, ImportError, InvalidAppend, MigrateError, OpenError, ProjectionError,
@@ -39,14 +40,14 @@ pub use metadata::Metadata;
 pub use options::{Durability, Limits, Pooler, StoreOptions};
 pub use position::{Position, Version};
 pub use projection::{
-    DeadLetter, DocumentProjection, Documents, GenerationStatus, HandlerBatch, HandlerBody,
+    DeadLetter, DocumentBody, DocumentProjection, GenerationStatus, HandlerBatch, HandlerBody,
     HandlerError, HealthOptions, HealthProblem, LastVerification, Lifecycle, MessageQuery, OnError,
     Projection, ProjectionBuilder, ProjectionKind, ProjectionMessage, ProjectionSettings,
     ProjectionStatus, Registered, Retried, ShardStatus, Skip, SqlBody, Trend,
 };
 pub use read::{
     Document, DocumentStream, EventStream, ReadAll, ReadDocuments, ReadModelRows, ReadStream,
-    RowOptions, Typed, TypedEventStream,
+    RowOptions, TypedEvent, TypedEventStream,
 };
 pub use rebuild::{
     Comparison, Difference, Plan, PlannedAction, PlannedChange, ReadModelSnapshot, Rebuild,
@@ -76,16 +77,3 @@ pub mod sqlite {
 }
 
 pub use uuid::Uuid;
-
-/// The Rust code in these pages is compiled by the doc tests.
-#[cfg(all(doctest, feature = "sqlite", feature = "postgres"))]
-mod pages {
-    #[doc = include_str!("../../../README.md")]
-    struct Readme;
-    #[doc = include_str!("../../../docs/start/rust.md")]
-    struct RustStart;
-    #[doc = include_str!("../../../docs/guide/rust.md")]
-    struct RustGuide;
-    #[doc = include_str!("../../../docs/guide/rebuilds.md")]
-    struct Rebuilds;
-}

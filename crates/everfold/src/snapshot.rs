@@ -3,11 +3,20 @@
 
 use crate::Version;
 
-/// When a decider's state is kept, and which shape it has.
+/// When a decider's state is kept, and which shape it has: for [`CommandHandler::snapshots`].
 ///
 /// A snapshot of another `state_version`, or one that no longer deserialises, is ignored and
 /// written anew. Raise `state_version` whenever the state's shape or the meaning of `evolve`
 /// changes.
+///
+/// ```
+/// use everfold::SnapshotPolicy;
+///
+/// let policy = SnapshotPolicy::every(100, "account").state_version(2);
+/// # let _ = policy;
+/// ```
+///
+/// [`CommandHandler::snapshots`]: crate::CommandHandler::snapshots
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotPolicy {
     pub(crate) name: String,

@@ -13,12 +13,19 @@ use crate::event::RecordedEvent;
 
 type Upcast = Box<dyn Fn(Value) -> Result<Value, String> + Send + Sync>;
 
-/// Changes from old shapes of events to today's.
+/// Changes from old shapes of events to today's, given to a store as
+/// [`StoreOptions::upcasters`](crate::StoreOptions::upcasters). The log is never changed.
 ///
 /// ```
-/// use everfold::Upcasters;
+/// use std::sync::Arc;
+///
+/// use everfold::{ExpectedVersion, NewEvent, Store, StoreOptions, Upcasters};
 /// use serde_json::{Value, json};
 ///
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+/// # use shop::*;
+/// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+/// # let (_folder, url) = url();
 /// // Version 1 had one field `name`; version 2 has `first` and `last`.
 /// let upcasters = Upcasters::new()
 ///     .add("CustomerNamed", 1, |data: Value| {
@@ -27,7 +34,17 @@ type Upcast = Box<dyn Fn(Value) -> Result<Value, String> + Send + Sync>;
 ///         Ok::<_, &str>(json!({ "first": first, "last": last }))
 ///     })
 ///     .rename("ClientNamed", "CustomerNamed");
-/// # let _ = upcasters;
+///
+/// let mut options = StoreOptions::default();
+/// options.upcasters = Arc::new(upcasters);
+/// let store = Store::open_with(&url, options).await?;
+///
+/// let old = NewEvent::from_json("ClientNamed", r#"{"name": "Ada Lovelace"}"#)?;
+/// store.append("customer-1", ExpectedVersion::Any, [old]).await?;
+/// let read = store.read_stream("customer-1").collect().await?;
+/// assert_eq!(read[0].event_type, "CustomerNamed");
+/// assert_eq!(read[0].data, r#"{"first":"Ada","last":"Lovelace"}"#);
+/// # Ok(()) }
 /// ```
 #[derive(Default)]
 pub struct Upcasters {
@@ -42,7 +59,9 @@ impl Upcasters {
         Self::default()
     }
 
-    /// Adds a step: data of `event_type` at `schema_version` becomes that of the next version.
+    /// Adds a step: data of `event_type` at `schema_version` becomes that of the next version. Steps of
+    /// a type run one after the other, up to the newest. What the step returns as an error fails the read,
+    /// or in a projection the event ([`ReadError::Upcast`](crate::ReadError::Upcast)).
     #[must_use]
     pub fn add<F, E>(
         mut self,

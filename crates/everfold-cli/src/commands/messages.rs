@@ -80,7 +80,7 @@ impl Messages {
         query.projection.clone_from(&self.name);
         query.kinds.clone_from(&self.kind);
         query.limit = limit;
-        let mut messages = store.find_messages(&query).await?;
+        let mut messages = store.messages(&query).await?;
         messages.reverse();
         Ok(messages)
     }

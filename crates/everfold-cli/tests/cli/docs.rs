@@ -5,11 +5,19 @@
 //! |---|---|
 //! | `sh run` | is run; `exits=3` after it names the exit code, 0 otherwise |
 //! | `sql run` | is run by psql, on SQLite in the folder's store; `fails=EF001` names an error |
+//! | `… run on=postgres` | is run on that store alone, and what it prints is looked at there alone |
 //! | `text output` | what the block before it prints: `…` stands for anything, alone for any lines |
 //! | `toml file=NAME`, `sql file=NAME` | is written to the file |
+//! | `toml`, `json` | is parsed |
+//! | `sql functions` | signatures, compared with those that the database has |
+//! | `sh shown`, `sql shown` | is only shown: it does not end, or needs what a test has not, such as another machine, an installation, a role or an hour |
+//! | `rust from=NAME`, `text printed` | is run by the library's tests (`tests/it/pages`) |
+//! | `text` | is a picture, a form or a message |
 //!
-//! All other blocks are only shown; what the reader need not see stands in a comment (`<!-- … -->`). On
-//! SQLite `read_model_` stands for `read_model.` in SQL.
+//! There are no others. What the reader need not see stands in a comment (`<!-- … -->`). On SQLite
+//! `read_model_` stands for `read_model.` in SQL.
+
+mod functions;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,15 +29,24 @@ use everfold::sqlite::rusqlite::{Connection, Row};
 use crate::shop::{Shop, on_both_stores};
 use crate::support::{Ran, ended};
 
-/// Follows pages: those of the first list on both stores, those of the second on PostgreSQL.
+/// Follows pages: those of the first list on both stores, those of the second on PostgreSQL, those of
+/// the third on PostgreSQL behind PgBouncer.
 macro_rules! followed {
-    ([$($page:ident: $path:literal),* $(,)?], [$($only:ident: $only_path:literal),* $(,)?] $(,)?) => {
-        const FOLLOWED: &[&str] = &[$($path,)* $($only_path,)*];
+    (
+        [$($page:ident: $path:literal),* $(,)?],
+        [$($only:ident: $only_path:literal),* $(,)?],
+        [$($pooled:ident: $pooled_path:literal),* $(,)?] $(,)?
+    ) => {
+        const FOLLOWED: &[&str] = &[$($path,)* $($only_path,)* $($pooled_path,)*];
         $(async fn $page(shop: Shop) { follow($path, &shop); })*
         on_both_stores!($($page),*);
         $(
             #[tokio::test(flavor = "multi_thread")]
             async fn $only() { follow($only_path, &Shop::postgres().await); }
+        )*
+        $(
+            #[tokio::test(flavor = "multi_thread")]
+            async fn $pooled() { follow($pooled_path, &Shop::pgbouncer().await); }
         )*
     };
 }
@@ -49,21 +66,26 @@ followed!(
         guide_to_the_command: "guide/command.md",
         guide_to_projections: "guide/projections.md",
         guide_to_rebuilds: "guide/rebuilds.md",
+        many_workers: "how-to/many-workers.md",
+        upgrade: "how-to/upgrade.md",
+        reference_of_files: "reference/toml.md",
     ],
     [
+        readme: "../README.md",
         start_with_sql: "start/sql.md",
         guide_to_sql: "guide/sql.md",
         migrate_from_an_outbox: "how-to/migrate-from-an-outbox.md",
         reference_of_tables: "reference/tables.md",
+        replicas: "how-to/replicas.md",
+        locks: "locks.md",
     ],
+    [pgbouncer: "how-to/pgbouncer.md"],
 );
 
 #[test]
 fn every_page_with_something_to_run_is_followed() {
-    let mut pages = Vec::new();
-    collect(&docs(), &mut pages);
-    for page in pages {
-        let steps = steps(&fs::read_to_string(&page).unwrap());
+    for page in pages() {
+        let steps = steps(&fs::read_to_string(&page).unwrap(), &page);
         let name = page.strip_prefix(docs()).unwrap().to_str().unwrap();
         let runs =
             steps.iter().any(|step| matches!(step.what, What::Shell { .. } | What::Sql { .. }));
@@ -72,10 +94,37 @@ fn every_page_with_something_to_run_is_followed() {
 }
 
 #[test]
+fn index_marks_the_pages_that_are_run() {
+    let index = fs::read_to_string(docs().join("README.md")).unwrap();
+    for rest in index.split("](").skip(1) {
+        let (page, after) = rest.split_once(')').unwrap();
+        let Ok(text) = fs::read_to_string(docs().join(page)) else { continue };
+        let is_run = FOLLOWED.contains(&page) || text.contains("\n```rust from=");
+        assert_eq!(after.starts_with(" ▸"), is_run, "{page}");
+    }
+}
+
+#[test]
+fn data_on_pages_can_be_parsed() {
+    for page in pages() {
+        for step in steps(&fs::read_to_string(&page).unwrap(), &page) {
+            let place = format!("{}:{}", page.display(), step.line);
+            if matches!(step.what, What::Toml) || step.is_file(".toml") {
+                step.text.parse::<toml::Table>().unwrap_or_else(|error| panic!("{place}: {error}"));
+            }
+            if matches!(step.what, What::Json) || step.is_file(".jsonl") {
+                for line in step.text.lines() {
+                    let parsed = serde_json::from_str::<serde_json::Value>(line);
+                    parsed.unwrap_or_else(|error| panic!("{place}: {error}"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn links_between_pages_lead_somewhere() {
-    let mut pages = vec![docs().join("../README.md")];
-    collect(&docs(), &mut pages);
-    for page in pages {
+    for page in pages() {
         let text = fs::read_to_string(&page).unwrap();
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let file = link.split('#').next().unwrap();
@@ -116,6 +165,16 @@ fn reference_names_every_column_code_setting_and_key() {
         }
     }
 
+    // What the command can be told about a rebuild, the library can too.
+    let command = page("command.md");
+    let rebuild = command.split("\n## everfold rebuild\n").nth(1).unwrap();
+    let rebuild = rebuild.split("\n## ").next().unwrap();
+    for option in rebuild.lines().filter_map(|line| line.strip_prefix("| `--")) {
+        let option = option.split([' ', '`']).next().unwrap();
+        let is_known = settings.contains(&format!("`--{option}`"));
+        assert!(is_known || ["detach", "json"].contains(&option), "settings.md: --{option}");
+    }
+
     let toml = page("toml.md");
     let keys = source("src/projection/folder/settings.rs");
     let keys = keys.split("const KEYS").nth(1).unwrap().split("];").next().unwrap();
@@ -124,6 +183,14 @@ fn reference_names_every_column_code_setting_and_key() {
     }
 
     let errors = page("errors.md");
+    for line in source("src/error.rs").lines() {
+        let line = line.strip_prefix("    ").unwrap_or_default();
+        let Some(variant) = line.strip_suffix(" {").or(line.strip_suffix(',')) else { continue };
+        let variant = variant.split('(').next().unwrap();
+        if variant.starts_with(char::is_uppercase) && variant.chars().all(char::is_alphanumeric) {
+            assert!(errors.contains(&format!("`{variant}`")), "errors.md: {variant}");
+        }
+    }
     for entry in fs::read_dir(library.join("sql/postgres/functions")).unwrap() {
         let functions = fs::read_to_string(entry.unwrap().path()).unwrap();
         for code in functions.split("ERRCODE = '").skip(1).map(|rest| &rest[..5]) {
@@ -145,6 +212,13 @@ fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
 }
 
+/// The README and all pages.
+fn pages() -> Vec<PathBuf> {
+    let mut pages = vec![docs().join("../README.md")];
+    collect(&docs(), &mut pages);
+    pages
+}
+
 /// The Markdown files in a folder and those below it.
 fn collect(folder: &Path, pages: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
@@ -157,55 +231,81 @@ fn collect(folder: &Path, pages: &mut Vec<PathBuf>) {
     }
 }
 
-/// A block that matters, and the line where it begins.
+/// A block, and the line where it begins.
 struct Step {
     line: usize,
     what: What,
+    /// The only kind of store that it is for.
+    on: Option<String>,
     text: String,
 }
 
+impl Step {
+    fn is_file(&self, ending: &str) -> bool {
+        matches!(&self.what, What::File { name } if name.ends_with(ending))
+    }
+}
+
 enum What {
-    Shell { exits: i32 },
-    Sql { fails: Option<String> },
+    Shell {
+        exits: i32,
+    },
+    Sql {
+        fails: Option<String>,
+    },
     Output,
-    File { name: String },
+    File {
+        name: String,
+    },
+    Toml,
+    Json,
+    Functions,
+    /// Only shown, or looked at elsewhere.
+    Shown,
 }
 
 impl What {
-    /// What the words behind the three ticks say; `None` for a block that is only shown.
-    fn of(words: &str) -> Option<What> {
-        let (language, rest) = words.split_once(' ')?;
-        let given = |key: &str| {
-            let found = rest.split(' ').find_map(|word| word.strip_prefix(key));
-            found.map(str::to_owned)
-        };
-        if let Some(name) = given("file=") {
-            return Some(What::File { name });
+    /// What the words behind the three ticks say.
+    fn of(words: &str, place: &str) -> What {
+        let mut rest = words.split(' ');
+        let language = rest.next().unwrap_or_default();
+        if let Some(name) = value(words, "file=") {
+            return What::File { name };
         }
-        match (language, rest.split(' ').next()?) {
-            ("sh", "run") => {
-                let exits = given("exits=").map_or(0, |code| code.parse().unwrap());
-                Some(What::Shell { exits })
+        match (language, rest.next()) {
+            ("sh", Some("run")) => {
+                let exits = value(words, "exits=").map_or(0, |code| code.parse().unwrap());
+                What::Shell { exits }
             }
-            ("sql", "run") => Some(What::Sql { fails: given("fails=") }),
-            ("text", "output") => Some(What::Output),
-            _ => panic!("a block is marked \"{words}\", which means nothing"),
+            ("sql", Some("run")) => What::Sql { fails: value(words, "fails=") },
+            ("sql", Some("functions")) => What::Functions,
+            ("text", Some("output")) => What::Output,
+            ("toml", None) => What::Toml,
+            ("json", None) => What::Json,
+            ("sh" | "sql", Some("shown")) | ("text", None | Some("printed")) => What::Shown,
+            ("rust", Some(from)) if from.starts_with("from=") => What::Shown,
+            _ => {
+                panic!("{place}: a block is marked \"{words}\"; see the table in tests/cli/docs.rs")
+            }
         }
     }
 }
 
-fn steps(page: &str) -> Vec<Step> {
+/// What stands behind a key among the words of a block.
+fn value(words: &str, key: &str) -> Option<String> {
+    words.split(' ').find_map(|word| word.strip_prefix(key)).map(str::to_owned)
+}
+
+fn steps(text: &str, page: &Path) -> Vec<Step> {
     let mut steps = Vec::new();
-    let mut lines = page.lines().enumerate();
+    let mut lines = text.lines().enumerate();
     while let Some((number, line)) = lines.next() {
         let Some(words) = line.strip_prefix("```") else { continue };
         let inside = lines.by_ref().map(|(_, line)| line).take_while(|line| *line != "```");
         let text: Vec<&str> = inside.collect();
-        // Rust's own marks are for the doc tests.
-        let what = if words.starts_with("rust") { None } else { What::of(words) };
-        if let Some(what) = what {
-            steps.push(Step { line: number + 1, what, text: text.join("\n") + "\n" });
-        }
+        let what = What::of(words, &format!("{}:{}", page.display(), number + 1));
+        let (on, text) = (value(words, "on="), text.join("\n") + "\n");
+        steps.push(Step { line: number + 1, what, on, text });
     }
     steps
 }
@@ -220,8 +320,17 @@ struct Reader<'a> {
 fn follow(page: &str, shop: &Shop) {
     let text = fs::read_to_string(docs().join(page)).unwrap();
     let mut reader = Reader { shop, folder: shop.folder.path().to_owned(), seen: String::new() };
-    for step in steps(&text) {
+    let here = if shop.is_sqlite() { "sqlite" } else { "postgres" };
+    let mut passed_over = false;
+    for step in steps(&text, Path::new(page)) {
         let place = format!("{page}:{}", step.line);
+        let follows = matches!(step.what, What::Output);
+        if !follows {
+            passed_over = step.on.as_ref().is_some_and(|on| on != here);
+        }
+        if passed_over {
+            continue;
+        }
         match &step.what {
             What::Shell { exits } => reader.shell(&step.text, *exits, &place),
             What::Sql { fails: None } => reader.sql(&step.text, &place),
@@ -232,6 +341,7 @@ fn follow(page: &str, shop: &Shop) {
                 fs::create_dir_all(path.parent().unwrap()).unwrap();
                 fs::write(path, &step.text).unwrap();
             }
+            What::Toml | What::Json | What::Functions | What::Shown => {}
         }
     }
 }
@@ -240,8 +350,9 @@ impl Reader<'_> {
     /// Runs lines of a shell where the last ones ended.
     fn shell(&mut self, lines: &str, exits: i32, place: &str) {
         let note = self.shop.folder.file(".folder");
-        let script =
-            format!("exec 2>&1\ntrap 'pwd > {}' EXIT\nset -euo pipefail\n{lines}", note.display());
+        // What a step leaves running in the background ends with it, however it ends.
+        let leave = format!("pwd > {}; kill $(jobs -p) 2> /dev/null || true", note.display());
+        let script = format!("exec 2>&1\ntrap '{leave}' EXIT\nset -euo pipefail\n{lines}");
         let binaries = Path::new(env!("CARGO_BIN_EXE_everfold")).parent().unwrap();
         let path = format!("{}:{}", binaries.display(), std::env::var("PATH").unwrap());
         let mut command = Command::new("bash");

@@ -5,7 +5,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use everfold::sqlite::rusqlite::Connection;
-use everfold_testkit::TestDatabase;
+use everfold_testkit::{PgBouncer, Server, TestDatabase};
 use serde_json::Value;
 
 use crate::support::{Folder, LIMIT, Ran, lines, send, wait};
@@ -32,18 +32,26 @@ pub(crate) use on_both_stores;
 pub(crate) struct Shop {
     pub(crate) folder: Folder,
     database: Option<TestDatabase>,
+    /// What stands before the database.
+    pooler: Option<PgBouncer>,
 }
 
 impl Shop {
     pub(crate) fn sqlite() -> Shop {
-        Shop { folder: Folder::new(), database: None }
+        Shop { folder: Folder::new(), database: None, pooler: None }
     }
 
     pub(crate) async fn postgres() -> Shop {
         let database = TestDatabase::create().await;
-        let shop = Shop { folder: Folder::new(), database: Some(database) };
+        let shop = Shop { folder: Folder::new(), database: Some(database), pooler: None };
         shop.run(&["schema", "apply"]).exits(0);
         shop
+    }
+
+    /// On PostgreSQL behind a pooler in transaction mode.
+    pub(crate) async fn pgbouncer() -> Shop {
+        let pooler = PgBouncer::start(Server::shared()).unwrap();
+        Shop { pooler: Some(pooler), ..Shop::postgres().await }
     }
 
     /// Writes the files of a projection.
@@ -78,7 +86,11 @@ impl Shop {
     }
 
     pub(crate) fn url(&self) -> String {
-        self.database.as_ref().map(TestDatabase::url).unwrap_or_default()
+        match (&self.database, &self.pooler) {
+            (Some(database), Some(pooler)) => pooler.url(database.name()),
+            (Some(database), None) => database.url(),
+            (None, _) => String::new(),
+        }
     }
 
     pub(crate) fn run(&self, arguments: &[&str]) -> Ran {

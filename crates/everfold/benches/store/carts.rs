@@ -1,7 +1,7 @@
 //! The read model that the projections keep: carts with what is in them, as rows and as documents.
 
 use everfold::{
-    DocumentProjection, Documents, Projection, ProjectionBuilder, RecordedEvent, SqlBody,
+    DocumentBody, DocumentProjection, Projection, ProjectionBuilder, RecordedEvent, SqlBody,
 };
 use serde::{Deserialize, Serialize};
 
@@ -34,7 +34,7 @@ pub(crate) fn rows(name: &str) -> ProjectionBuilder<SqlBody> {
 }
 
 /// Carts as documents.
-pub(crate) fn documents(name: &str) -> ProjectionBuilder<Documents<Carts>> {
+pub(crate) fn documents(name: &str) -> ProjectionBuilder<DocumentBody<Carts>> {
     Projection::document(name, 1, Carts)
 }
 

@@ -17,7 +17,7 @@ use crate::store::{StagedImport, Store};
 
 pub(crate) use line::ImportLine;
 
-/// How an import is done.
+/// How an import is done ([`Store::import`]). `ImportOptions::default()` is meant to be right for most.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ImportOptions {
@@ -123,12 +123,41 @@ impl Store {
     /// The progress is kept under `name`. An import that stopped goes on behind the last committed
     /// line when it is run again with the same name and source; a line without an id gets one made
     /// of name, line number and content, so that repeating it stores nothing twice.
-    /// `progress` is called after every transaction.
+    /// `progress` is called after every transaction. Dropping the future stops the import behind what
+    /// is committed.
+    ///
+    /// ```
+    /// use std::io::Cursor;
+    ///
+    /// use everfold::ImportOptions;
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = open().await;
+    /// let lines = concat!(
+    ///     r#"{"stream_id": "order-1", "type": "OrderPlaced", "data": {"total": 1999}}"#, "\n",
+    ///     r#"{"stream_id": "order-1", "type": "OrderPaid", "data": {}}"#, "\n",
+    /// );
+    /// let report = |progress: &everfold::ImportProgress| println!("{} lines", progress.lines);
+    /// let imported =
+    ///     store.import("orders.jsonl", Cursor::new(lines), ImportOptions::default(), report).await?;
+    /// assert_eq!(imported.stored, 2);
+    ///
+    /// // Run again, it goes on where it ended.
+    /// let imported =
+    ///     store.import("orders.jsonl", Cursor::new(lines), ImportOptions::default(), report).await?;
+    /// assert_eq!((imported.stored, imported.resumed_after), (0, 2));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// [`ImportError::Line`] names the first line that cannot be stored. Lines before it stay
     /// committed: all of them if it cannot be read as an event, those of earlier transactions if the
-    /// database refuses it (an id or a version that is taken).
+    /// database refuses it (an id or a version that is taken). Mend it and run the import again.
+    /// [`ImportError::OtherSource`] if the source is not the one that was begun under this name,
+    /// [`ImportError::UnderWay`] if another process imports under it, [`ImportError::Source`] if it cannot
+    /// be read, [`ImportError::Store`] if the database refuses or cannot be reached.
     pub async fn import(
         &self,
         name: &str,

@@ -40,28 +40,30 @@ pub struct ProjectionBuilder<B> {
     wrong: Option<String>,
 }
 
-/// Documents, folded by `D`.
-pub struct Documents<D: DocumentProjection> {
+/// What a builder of documents that `D` folds has more than others: [key](ProjectionBuilder::key) and
+/// [index](ProjectionBuilder::index).
+pub struct DocumentBody<D: DocumentProjection> {
     projection: D,
     key: Option<KeyFunction<D::Event>>,
 }
 
-/// A handler with the open transaction.
+/// What the builder of a handler, code with the open transaction, is told apart by.
 #[derive(Debug, Clone)]
 pub struct HandlerBody(Projector);
 
 impl Projection {
     /// Documents, one for each stream unless another [key](ProjectionBuilder::key) is given, in a
-    /// table under the projection's name. Events of the types that `D::Event` has are applied.
+    /// table under the projection's name. Events of the types that `D::Event` has are applied. There is an
+    /// example at [`DocumentProjection`].
     pub fn document<D: DocumentProjection>(
         name: impl Into<String>,
         version: u32,
         projection: D,
-    ) -> ProjectionBuilder<Documents<D>> {
+    ) -> ProjectionBuilder<DocumentBody<D>> {
         let body = Body::Document { indexes: Vec::new() };
         let types = event_types::<D::Event>();
         let mut builder =
-            ProjectionBuilder::new(name, version, body, Documents { projection, key: None });
+            ProjectionBuilder::new(name, version, body, DocumentBody { projection, key: None });
         if types.is_empty() {
             builder.refuse("its Event type is not an enum in serde's default form; make it one");
         }
@@ -69,7 +71,8 @@ impl Projection {
     }
 
     /// A handler that gets events and the open transaction of a PostgreSQL store. All event types,
-    /// unless some are [named](ProjectionBuilder::events).
+    /// unless some are [named](ProjectionBuilder::events). There is an example at
+    /// [`PostgresHandler`](crate::postgres::PostgresHandler).
     #[cfg(feature = "postgres")]
     pub fn postgres_handler(
         name: impl Into<String>,
@@ -81,7 +84,8 @@ impl Projection {
     }
 
     /// A handler that gets events and the open transaction of a SQLite store. All event types,
-    /// unless some are [named](ProjectionBuilder::events).
+    /// unless some are [named](ProjectionBuilder::events). There is an example at
+    /// [`SqliteHandler`](crate::sqlite::SqliteHandler).
     #[cfg(feature = "sqlite")]
     pub fn sqlite_handler(
         name: impl Into<String>,
@@ -140,7 +144,24 @@ impl<B> ProjectionBuilder<B> {
 
     /// Order matters within events that have the same values in these fields (`data.tenant`,
     /// `metadata.region`, `stream_id`, `type`), not within streams; for documents they are the key.
-    /// Several fields give a JSON array of texts. Catch-up only.
+    /// Several fields give a JSON array of texts. Catch-up only, unless the projection is SQL.
+    ///
+    /// ```
+    /// use everfold::Projection;
+    ///
+    /// let by_tenant = Projection::sql("orders_by_tenant", 1)
+    ///     .create("CREATE TABLE read_model.orders_by_tenant (tenant TEXT PRIMARY KEY, n BIGINT NOT NULL)")
+    ///     .apply(
+    ///         "INSERT INTO read_model.orders_by_tenant AS t (tenant, n)
+    ///          SELECT data->>'tenant', COUNT(*) FROM batch WHERE true GROUP BY 1
+    ///          ON CONFLICT (tenant) DO UPDATE SET n = t.n + EXCLUDED.n",
+    ///     )
+    ///     .key_fields(["data.tenant"])
+    ///     .shards(4) // four runners can work on it at once
+    ///     .build()?;
+    /// # let _ = by_tenant;
+    /// # Ok::<(), everfold::ProjectionError>(())
+    /// ```
     pub fn key_fields<T: AsRef<str>>(mut self, fields: impl IntoIterator<Item = T>) -> Self {
         let parsed = fields.into_iter().map(|field| KeyField::parse(field.as_ref()));
         match parsed.collect::<Result<Vec<_>, _>>() {
@@ -169,6 +190,23 @@ impl<B> ProjectionBuilder<B> {
     }
 
     /// Batch size, retries and thresholds, all at once; they may change without a new version.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use everfold::{OnError, Projection, ProjectionSettings};
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # fn main() -> Result<(), everfold::ProjectionError> {
+    /// let mut settings = ProjectionSettings::default();
+    /// settings.on_error = OnError::DeadLetter;
+    /// settings.lag_warn = Some(Duration::from_secs(60));
+    /// settings.snapshot_every = Some(Duration::from_secs(24 * 60 * 60));
+    /// let carts = Projection::document("carts", 1, Carts).settings(settings).build()?;
+    /// # let _ = carts;
+    /// # Ok(()) }
+    /// ```
     pub fn settings(mut self, settings: ProjectionSettings) -> Self {
         self.definition.settings = settings;
         self
@@ -197,7 +235,7 @@ impl ProjectionBuilder<HandlerBody> {
     }
 }
 
-impl<D: DocumentProjection> ProjectionBuilder<Documents<D>> {
+impl<D: DocumentProjection> ProjectionBuilder<DocumentBody<D>> {
     /// The document of an event is found by this function instead of by the stream; `None`: the
     /// event belongs to no document. It must be pure, as `evolve` is. Catch-up only.
     ///
@@ -234,7 +272,7 @@ impl<D: DocumentProjection> ProjectionBuilder<Documents<D>> {
     }
 
     /// An index on a field of the documents, such as `customer.city`, for
-    /// [`find`](crate::ReadDocuments::find).
+    /// [`find`](crate::ReadDocuments::find), which [`Store::documents`](crate::Store::documents) shows.
     pub fn index(mut self, path: impl Into<String>) -> Self {
         let path = path.into();
         if let Err(message) = check_path(&path) {
@@ -253,16 +291,16 @@ impl<D: DocumentProjection> ProjectionBuilder<Documents<D>> {
     /// # Errors
     /// [`ProjectionError::Invalid`] if a rule is broken; the message says which.
     pub fn build(self) -> Result<Projection, ProjectionError> {
-        self.finish(|Documents { projection, key: key_function }, definition| {
+        self.finish(|DocumentBody { projection, key: key_function }, definition| {
             let (name, key) = (definition.name.clone(), definition.key.clone());
             Ok(Projector::Document(Arc::new(TypedFold { name, projection, key, key_function })))
         })
     }
 }
 
-impl<D: DocumentProjection> std::fmt::Debug for Documents<D> {
+impl<D: DocumentProjection> std::fmt::Debug for DocumentBody<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Documents").finish_non_exhaustive()
+        f.debug_struct("DocumentBody").finish_non_exhaustive()
     }
 }
 
@@ -423,7 +461,7 @@ mod tests {
         }
     }
 
-    fn count() -> ProjectionBuilder<Documents<Count>> {
+    fn count() -> ProjectionBuilder<DocumentBody<Count>> {
         Projection::document("count", 1, Count)
     }
 
@@ -504,7 +542,7 @@ mod tests {
 
     #[test]
     fn every_part_that_decides_the_content_changes_the_hash() {
-        let hash = |builder: ProjectionBuilder<Documents<Count>>| {
+        let hash = |builder: ProjectionBuilder<DocumentBody<Count>>| {
             builder.build().unwrap().definition.hash(crate::StoreKind::Sqlite)
         };
         let plain = hash(count());

@@ -30,6 +30,51 @@ pub struct HandlerBatch<'a> {
 ///
 /// It has [`handler_timeout`](crate::RunnerOptions::handler_timeout) in a transaction. If a statement
 /// fails and it goes on all the same, it has failed too: nothing of such a transaction can be kept.
+///
+/// ```
+/// use everfold::postgres::{PostgresHandler, tokio_postgres::Transaction};
+/// use everfold::{HandlerBatch, HandlerError, Projection};
+/// use futures::future::BoxFuture;
+///
+/// struct WordCount;
+///
+/// impl PostgresHandler for WordCount {
+///     fn set_up<'a>(
+///         &'a self,
+///         home: &'a str,
+///         transaction: &'a Transaction<'_>,
+///     ) -> BoxFuture<'a, Result<(), HandlerError>> {
+///         Box::pin(async move {
+///             let create = format!("CREATE TABLE {home}.words (word text PRIMARY KEY, n bigint NOT NULL)");
+///             Ok(transaction.batch_execute(&create).await?)
+///         })
+///     }
+///
+///     fn apply<'a>(
+///         &'a self,
+///         batch: HandlerBatch<'a>,
+///         transaction: &'a Transaction<'_>,
+///     ) -> BoxFuture<'a, Result<(), HandlerError>> {
+///         Box::pin(async move {
+///             let count = format!(
+///                 "INSERT INTO {}.words AS w VALUES ($1, 1) ON CONFLICT (word) DO UPDATE SET n = w.n + 1",
+///                 batch.home
+///             );
+///             for event in batch.events {
+///                 let text: String = event.data_as()?;
+///                 for word in text.split_whitespace() {
+///                     transaction.execute(&count, &[&word]).await?;
+///                 }
+///             }
+///             Ok(())
+///         })
+///     }
+/// }
+///
+/// let words = Projection::postgres_handler("words", 1, WordCount).events(["Said"]).build()?;
+/// # let _ = words;
+/// # Ok::<(), everfold::ProjectionError>(())
+/// ```
 #[cfg(feature = "postgres")]
 pub trait PostgresHandler: Send + Sync + 'static {
     /// Makes the tables of a new generation. They belong into the schema `home`.

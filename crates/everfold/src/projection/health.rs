@@ -54,10 +54,26 @@ pub struct HealthProblem {
 }
 
 impl Store {
-    /// What is wrong with the projections of this handle's namespace; empty if nothing is.
+    /// What is wrong with the projections of this handle's namespace, each with what to do; empty if
+    /// nothing is. That is for alerts, as `everfold health` is: [`Store::diagnose`] looks at more.
+    ///
+    /// ```
+    /// use everfold::{HealthOptions, Severity};
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = with_carts().await;
+    /// assert!(store.health(&HealthOptions::default()).await?.is_empty());
+    ///
+    /// store.pause("carts").await?;
+    /// let problems = store.health(&HealthOptions::default()).await?;
+    /// assert_eq!((problems[0].check, problems[0].severity), ("paused", Severity::Warning));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
-    /// If the database refuses or cannot be reached.
+    /// [`ProjectionError::Store`] if the database refuses or cannot be reached.
     pub async fn health(
         &self,
         options: &HealthOptions,

@@ -86,6 +86,35 @@ impl Store {
     /// Events that a projection could not apply and those that wait behind them, by position; at most
     /// 10,000.
     ///
+    /// ```
+    /// use everfold::{ExpectedVersion, NewEvent, OnError, Projection, Retried, Runner};
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = open().await;
+    /// let carts =
+    ///     Projection::document("carts", 1, Carts).on_error(OnError::DeadLetter).inline().build()?;
+    /// store.register(carts).await?;
+    /// let wrong = NewEvent::from_json("ItemAdded", r#"{"quantity": "many"}"#)?;
+    /// let right = NewEvent::from_json("ItemAdded", r#"{"quantity": 2}"#)?;
+    /// store.append("cart-1", ExpectedVersion::Any, [wrong]).await?;
+    /// store.append("cart-1", ExpectedVersion::Any, [right]).await?; // waits behind it
+    ///
+    /// let letters = store.dead_letters("carts").await?;
+    /// assert_eq!(letters.len(), 2);
+    /// let failed = letters[0].position;
+    /// assert_eq!(letters[1].behind, Some(failed));
+    ///
+    /// // It fails again, unless something was mended. Given up, what waits behind it goes on.
+    /// let retried = store.retry_dead_letter("carts", failed).await?;
+    /// assert!(matches!(retried, Retried::FailedAgain { .. }));
+    /// store.discard_dead_letter("carts", failed, "sent by a test").await?;
+    /// assert!(store.dead_letters("carts").await?.is_empty());
+    /// assert_eq!(store.documents::<Cart>("carts").get("cart-1").await?, Some(Cart { items: 2 }));
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// [`ProjectionError::Unknown`] if there is no such projection.
     pub async fn dead_letters(&self, name: &str) -> Result<Vec<DeadLetter>, ProjectionError> {
@@ -94,7 +123,8 @@ impl Store {
         Ok(rows.into_iter().map(DeadLetter::new).collect())
     }
 
-    /// Events that an inline projection owes, by position; at most 10,000.
+    /// Events that an inline projection owes, by position; at most 10,000. A [`Runner`](crate::Runner)
+    /// settles them by itself; [`Store::drain`] has an example.
     ///
     /// # Errors
     /// [`ProjectionError::Unknown`] if there is no such projection.
@@ -110,10 +140,14 @@ impl Store {
         Ok(rows.into_iter().map(skip).collect())
     }
 
-    /// Tries a dead letter again, then the events that wait behind it, in their order.
+    /// Tries a dead letter again, then the events that wait behind it, in their order. Where this process
+    /// does not have the projection's code, a runner that has it is asked to. [`Store::dead_letters`] has an
+    /// example.
     ///
     /// # Errors
-    /// [`ProjectionError::NoDeadLetter`] if there is none at that position.
+    /// [`ProjectionError::NoDeadLetter`] if there is none at that position, [`ProjectionError::Unknown`] if
+    /// there is no such projection, [`ProjectionError::Failed`] if it could not be tried. That it failed
+    /// again is no error, but [`Retried::FailedAgain`].
     pub async fn retry_dead_letter(
         &self,
         name: &str,
@@ -126,7 +160,7 @@ impl Store {
     /// Tries all dead letters of a projection again; what became of each, by position.
     ///
     /// # Errors
-    /// [`ProjectionError::Unknown`] if there is no such projection.
+    /// As [`Store::retry_dead_letter`]; those that were treated before stay so.
     pub async fn retry_dead_letters(
         &self,
         name: &str,
@@ -146,11 +180,13 @@ impl Store {
         Ok(outcomes)
     }
 
-    /// Gives a dead letter up, with a record of it, then applies the events that wait behind it.
+    /// Gives a dead letter up, with a record of who, when and the reason, then applies the events that wait
+    /// behind it. A handler is told by its `skipped`. [`Store::dead_letters`] has an example.
     ///
     /// # Errors
     /// [`ProjectionError::NoDeadLetter`] if there is none at that position;
-    /// [`ProjectionError::Refused`] if this process does not have the projection's code.
+    /// [`ProjectionError::Refused`] if this process does not have the projection's code: discard it in the
+    /// application that registers it.
     pub async fn discard_dead_letter(
         &self,
         name: &str,

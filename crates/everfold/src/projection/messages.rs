@@ -64,6 +64,14 @@ pub struct MessageQuery {
     pub limit: usize,
 }
 
+impl MessageQuery {
+    /// The last hundred of one projection.
+    #[must_use]
+    pub fn of(projection: impl Into<String>) -> Self {
+        MessageQuery { projection: Some(projection.into()), ..Self::default() }
+    }
+}
+
 impl Default for MessageQuery {
     fn default() -> Self {
         MessageQuery { projection: None, kinds: Vec::new(), limit: 100 }
@@ -71,23 +79,28 @@ impl Default for MessageQuery {
 }
 
 impl Store {
-    /// What happened to a projection, the newest first; at most 10,000.
+    /// What happened to the projections of this handle's namespace, and who did it, the newest first: what
+    /// `everfold messages` prints. Runners forget them after
+    /// [`RunnerOptions::log_retention`](crate::RunnerOptions::log_retention).
+    ///
+    /// ```
+    /// use everfold::MessageQuery;
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = with_carts().await;
+    /// store.pause("carts").await?;
+    /// let mut query = MessageQuery::of("carts");
+    /// query.kinds = vec!["status".into()];
+    /// let messages = store.messages(&query).await?;
+    /// assert!(messages[0].message.contains("paused"), "{}", messages[0].message);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
-    /// [`ProjectionError::Unknown`] if there is no such projection.
-    pub async fn system_messages(
-        &self,
-        name: &str,
-    ) -> Result<Vec<ProjectionMessage>, ProjectionError> {
-        let projection = Some(name.to_owned());
-        self.find_messages(&MessageQuery { projection, kinds: Vec::new(), limit: LIST_MAX }).await
-    }
-
-    /// What happened to the projections of this handle's namespace, the newest first.
-    ///
-    /// # Errors
-    /// [`ProjectionError::Unknown`] if one is named that there is not.
-    pub async fn find_messages(
+    /// [`ProjectionError::Unknown`] if a projection is named that there is not.
+    pub async fn messages(
         &self,
         query: &MessageQuery,
     ) -> Result<Vec<ProjectionMessage>, ProjectionError> {

@@ -35,7 +35,7 @@ pub(crate) mod sql;
 mod status;
 mod wait;
 
-pub use builder::{Documents, HandlerBody, ProjectionBuilder};
+pub use builder::{DocumentBody, HandlerBody, ProjectionBuilder};
 pub use definition::{Lifecycle, OnError, ProjectionKind, ProjectionSettings};
 pub use document::DocumentProjection;
 pub use generation::{GenerationStatus, LastVerification};

@@ -18,7 +18,7 @@ use crate::rebuild::replay::is_as_of;
 use crate::store::{Carried, Registration, StatusChange, Store, StoreKind};
 
 /// What [`Store::register`] found or did.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Registered {
     /// The projection's name.
@@ -135,11 +135,36 @@ impl Store {
     /// Makes a projection known to the store, or finds it there. From then on appends through this
     /// handle apply it, if it is inline; a [`Runner`](crate::Runner) feeds it otherwise.
     ///
-    /// Safe to call from many processes at once, and at every start.
+    /// Safe to call from many processes at once, and at every start. One that needs more events than it can
+    /// be given at once is `building` until a runner or [`Store::rebuild`] has filled it; a new version of
+    /// one that readers see is built beside it.
+    ///
+    /// ```
+    /// use everfold::{ExpectedVersion, GenerationStatus, NewEvent, Projection};
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = open().await;
+    /// let carts = Projection::document("carts", 1, Carts).inline().build()?;
+    /// let registered = store.register(carts).await?;
+    /// assert!(registered.created);
+    /// assert_eq!(registered.status, GenerationStatus::Active);
+    ///
+    /// let added = NewEvent::from_json("ItemAdded", r#"{"quantity": 2}"#)?;
+    /// store.append("cart-1", ExpectedVersion::Any, [added]).await?;
+    /// assert_eq!(store.documents::<Cart>("carts").get("cart-1").await?, Some(Cart { items: 2 }));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
-    /// If the definition breaks a rule, its SQL fails, or another definition is registered under the
-    /// same version.
+    /// - [`ProjectionError::Changed`]: another definition is registered under the same version. Raise the
+    ///   version, or undo the change.
+    /// - [`ProjectionError::Older`]: a newer version is registered.
+    /// - [`ProjectionError::TableTaken`]: a table belongs to another projection.
+    /// - [`ProjectionError::Invalid`], [`ProjectionError::Sql`]: it does not fit this store, or its SQL
+    ///   fails there.
+    /// - [`ProjectionError::Store`]: the database refuses or cannot be reached.
     pub async fn register(&self, projection: Projection) -> Result<Registered, ProjectionError> {
         let generation = self.register_generation(projection).await?;
         let Registration { generation, created } = generation;
@@ -229,10 +254,25 @@ impl Store {
     }
 
     /// Stops feeding a projection until [`Store::resume`]. Appends go on; an inline one owes what
-    /// comes in meanwhile.
+    /// comes in meanwhile. Readers see it as it is.
+    ///
+    /// ```
+    /// use everfold::GenerationStatus;
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = with_carts().await;
+    /// store.pause("carts").await?;
+    /// assert_eq!(store.projection("carts").await?.status, GenerationStatus::Paused);
+    /// store.resume("carts").await?;
+    /// assert_eq!(store.projection("carts").await?.status, GenerationStatus::Active);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
-    /// If there is no such projection, or it is stopped already.
+    /// [`ProjectionError::Unknown`] if there is no such projection, [`ProjectionError::Refused`] if it is
+    /// stopped already.
     pub async fn pause(&self, name: &str) -> Result<(), ProjectionError> {
         let mut changed = false;
         let from = vec![GenerationStatus::Active, GenerationStatus::Building];
@@ -253,10 +293,12 @@ impl Store {
         self.changed_or_say(changed, name, "is not running, so it cannot be paused")
     }
 
-    /// Goes on with a projection that was paused, or that a failure stopped.
+    /// Goes on with a projection that was paused, or that a failure stopped: mend the cause first, or it
+    /// fails again.
     ///
     /// # Errors
-    /// If there is no such projection, or it is not stopped.
+    /// [`ProjectionError::Unknown`] if there is no such projection, [`ProjectionError::Refused`] if it is
+    /// not stopped.
     pub async fn resume(&self, name: &str) -> Result<(), ProjectionError> {
         let mut changed = false;
         let from = vec![GenerationStatus::Paused, GenerationStatus::Failed];

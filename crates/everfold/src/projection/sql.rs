@@ -8,7 +8,8 @@ use super::script::{Script, Scripts, SqlScripts, SqlUpcaster, rules};
 use crate::error::ProjectionError;
 use crate::upcast::Upcasters;
 
-/// The SQL of a projection in the making.
+/// What the builder of a projection in SQL has more than others: [create](ProjectionBuilder::create),
+/// [apply](ProjectionBuilder::apply), [upcaster](ProjectionBuilder::upcaster), and the same for SQLite.
 #[derive(Debug, Clone, Default)]
 pub struct SqlBody {
     create: Option<Script>,

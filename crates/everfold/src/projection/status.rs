@@ -138,8 +138,20 @@ impl Store {
     /// Where all projections of this handle's namespace stand: by name, and of one projection the
     /// generation that was made first.
     ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = with_carts().await;
+    /// for projection in store.projections().await? {
+    ///     println!("{} {}: {}", projection.name, projection.version, projection.status);
+    ///     assert_eq!(projection.lag_events, 0);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
-    /// If the database refuses or cannot be reached.
+    /// [`ProjectionError::Store`] if the database refuses or cannot be reached.
     pub async fn projections(&self) -> Result<Vec<ProjectionStatus>, ProjectionError> {
         let states = self.with_fills(self.backend().states().await?).await?;
         let heads = self.backend().heads().await?;
@@ -152,8 +164,21 @@ impl Store {
 
     /// Where one projection stands: the version that readers see, else the newest.
     ///
+    /// ```
+    /// use everfold::GenerationStatus;
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = with_carts().await;
+    /// let carts = store.projection("carts").await?;
+    /// assert_eq!((carts.version, carts.status), (1, GenerationStatus::Active));
+    /// assert_eq!(carts.position, carts.mark); // it has everything there is
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
-    /// [`ProjectionError::Unknown`] if there is none of that name.
+    /// [`ProjectionError::Unknown`] if there is none of that name, with one like it if there is one.
     pub async fn projection(&self, name: &str) -> Result<ProjectionStatus, ProjectionError> {
         let mut all = self.projections().await?;
         let meant = |status: &ProjectionStatus| (status.name == name).then_some(status.active);

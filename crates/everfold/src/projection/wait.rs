@@ -19,9 +19,32 @@ impl Store {
     /// Waits until a projection shows everything up to a position: that is what an append returned
     /// as its last position. Exact: no event at or below it is missing, owed or put aside.
     ///
+    /// Dropping the future stops waiting, and changes nothing.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use everfold::{ExpectedVersion, NewEvent, Projection, Runner};
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = open().await;
+    /// let carts = Projection::document("carts", 1, Carts).build()?;
+    /// let runner = Runner::new(&store).projection(carts).start().await?;
+    ///
+    /// let added = NewEvent::from_json("ItemAdded", r#"{"quantity": 2}"#)?;
+    /// let stored = store.append("cart-1", ExpectedVersion::Any, [added]).await?;
+    /// store.wait_for("carts", stored.last_position, Duration::from_secs(30)).await?;
+    /// assert_eq!(store.documents::<Cart>("carts").get("cart-1").await?, Some(Cart { items: 2 }));
+    /// runner.stop().await;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// [`ProjectionError::NotReached`] with where it stands and why, if it does not get there in
-    /// time; [`ProjectionError::Unknown`] if there is no such projection.
+    /// time; [`ProjectionError::Unknown`] if there is no such projection; [`ProjectionError::Store`] if the
+    /// database refuses or cannot be reached.
     pub async fn wait_for(
         &self,
         name: &str,
@@ -42,9 +65,21 @@ impl Store {
     /// As [`Store::wait_for`], for whoever rather reads something old than nothing: whether it got
     /// there in time.
     ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = with_carts().await;
+    /// let mark = store.high_water_mark().await?;
+    /// assert!(store.wait_for_or_stale("carts", mark, Duration::from_secs(30)).await?);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
-    /// [`ProjectionError::Unknown`] if there is no such projection, and if the database refuses or
-    /// cannot be reached.
+    /// [`ProjectionError::Unknown`] if there is no such projection; [`ProjectionError::Store`] if the
+    /// database refuses or cannot be reached.
     pub async fn wait_for_or_stale(
         &self,
         name: &str,

@@ -20,7 +20,7 @@ use crate::store::{DocumentQuery, Store, StoredDocument};
 const PAGE: usize = 500;
 
 /// A document, and where it comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Document<T> {
     /// Its key: the stream's id, unless the projection has another key.
@@ -35,7 +35,6 @@ pub struct Document<T> {
 ///
 /// It sees what readers see: the active generation. Each page is read at one moment; between two
 /// pages the projection may move on.
-#[derive(Debug, Clone)]
 #[must_use = "a read does nothing until its documents are asked for"]
 pub struct ReadDocuments<T> {
     store: Store,
@@ -46,6 +45,29 @@ pub struct ReadDocuments<T> {
     /// The first thing that is wrong with what was asked for.
     wrong: Option<String>,
     document: PhantomData<fn() -> T>,
+}
+
+// By hand: neither needs anything of `T`.
+impl<T> Clone for ReadDocuments<T> {
+    fn clone(&self) -> Self {
+        ReadDocuments {
+            store: self.store.clone(),
+            name: self.name.clone(),
+            fields: self.fields.clone(),
+            after: self.after.clone(),
+            limit: self.limit,
+            wrong: self.wrong.clone(),
+            document: PhantomData,
+        }
+    }
+}
+
+impl<T> std::fmt::Debug for ReadDocuments<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut f = f.debug_struct("ReadDocuments");
+        f.field("projection", &self.name).field("fields", &self.fields);
+        f.field("after", &self.after).field("limit", &self.limit).finish_non_exhaustive()
+    }
 }
 
 impl Store {
@@ -145,8 +167,9 @@ impl<T: DeserializeOwned> ReadDocuments<T> {
     /// The document with this key, if there is one.
     ///
     /// # Errors
-    /// If there is no such projection, the document does not fit `T`, or the database refuses or
-    /// cannot be reached.
+    /// [`ProjectionError::Unknown`] if there is no such projection; [`ProjectionError::Refused`] if it has no
+    /// documents, or readers see no version of it yet; [`ProjectionError::Invalid`] if what is to be found
+    /// is no path or value; [`ProjectionError::Document`] if the document does not fit `T`; [`ProjectionError::Store`] if the database refuses or cannot be reached.
     pub async fn get(self, key: impl Into<String>) -> Result<Option<T>, ProjectionError> {
         let found = self.page(Some(vec![key.into()]), None, 1).await?;
         Ok(found.into_iter().next().map(|found| found.document))

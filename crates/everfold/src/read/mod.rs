@@ -22,11 +22,13 @@ use crate::{Position, RecordedEvent, StreamId, Version};
 
 pub use documents::{Document, DocumentStream, ReadDocuments};
 pub use rows::{ReadModelRows, RowOptions};
-pub use typed::{Typed, TypedEventStream};
+pub use typed::{TypedEvent, TypedEventStream};
 
 use pages::{Pages, Source};
 
-/// A read of one stream, made by [`Store::read_stream`].
+/// A read of one stream, made by [`Store::read_stream`], which has an example. Nothing is asked for
+/// before [`events`](ReadStream::events), [`typed`](ReadStream::typed) or
+/// [`collect`](ReadStream::collect).
 #[derive(Debug, Clone)]
 #[must_use = "a read does nothing until its events are asked for"]
 pub struct ReadStream {
@@ -74,7 +76,8 @@ impl ReadStream {
     /// All events at once.
     ///
     /// # Errors
-    /// If a page could not be read.
+    /// [`ReadError::Upcast`] if an upcaster refuses an event, [`ReadError::Store`] if the database refuses or
+    /// cannot be reached; nothing was changed, and the read can be made again.
     pub async fn collect(self) -> Result<Vec<RecordedEvent>, ReadError> {
         self.events().try_collect().await
     }
@@ -140,7 +143,8 @@ impl ReadAll {
     /// All events at once. Never ends when following without a limit.
     ///
     /// # Errors
-    /// If a page could not be read.
+    /// [`ReadError::Upcast`] if an upcaster refuses an event, [`ReadError::Store`] if the database refuses or
+    /// cannot be reached; nothing was changed, and the read can be made again.
     pub async fn collect(self) -> Result<Vec<RecordedEvent>, ReadError> {
         self.events().try_collect().await
     }
@@ -154,7 +158,8 @@ impl EventStream {
     /// The next event, `None` at the end.
     ///
     /// # Errors
-    /// If the next page could not be read; the stream ends with it.
+    /// [`ReadError::Upcast`] if an upcaster refuses an event, [`ReadError::Store`] if the next page could not
+    /// be read; the stream ends with it.
     pub async fn next(&mut self) -> Result<Option<RecordedEvent>, ReadError> {
         StreamExt::next(self).await.transpose()
     }

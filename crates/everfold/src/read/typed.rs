@@ -12,9 +12,9 @@ use crate::error::ReadError;
 use crate::event::RecordedEvent;
 
 /// An event as the reader's own type, with what the log knows about it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Typed<E> {
+pub struct TypedEvent<E> {
     /// The event.
     pub event: E,
     /// Where it stands, and all else that is stored with it.
@@ -38,13 +38,13 @@ impl<E: DeserializeOwned> TypedEventStream<E> {
     /// # Errors
     /// If a page could not be read, or an event does not fit `E`. After an event that does not
     /// fit, the events behind it can still be read.
-    pub async fn next(&mut self) -> Result<Option<Typed<E>>, ReadError> {
+    pub async fn next(&mut self) -> Result<Option<TypedEvent<E>>, ReadError> {
         StreamExt::next(self).await.transpose()
     }
 }
 
 impl<E: DeserializeOwned> Stream for TypedEventStream<E> {
-    type Item = Result<Typed<E>, ReadError>;
+    type Item = Result<TypedEvent<E>, ReadError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
@@ -52,7 +52,7 @@ impl<E: DeserializeOwned> Stream for TypedEventStream<E> {
                 return Poll::Ready(None);
             };
             if let Some(event) = recorded.decode::<E>()? {
-                return Poll::Ready(Some(Ok(Typed { event, recorded })));
+                return Poll::Ready(Some(Ok(TypedEvent { event, recorded })));
             }
         }
     }

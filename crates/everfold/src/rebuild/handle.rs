@@ -25,6 +25,22 @@ const RATE_OVER: Duration = Duration::from_secs(3);
 /// Where this process has the projection's code, the work is done here, in the background; otherwise a
 /// [`Runner`](crate::Runner) that has it takes the rebuild up. Dropping this stops the work here;
 /// whoever takes it next goes on where it stood: a runner, or the same call again, from anywhere.
+///
+/// ```
+/// use everfold::RebuildOptions;
+/// use futures::StreamExt;
+///
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+/// # use shop::*;
+/// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+/// # let (_folder, store) = with_carts().await;
+/// let mut rebuild = store.rebuild("carts", RebuildOptions::default()).await?;
+/// while let Some(progress) = rebuild.next().await {
+///     println!("{}: {} of {}", progress.phase, progress.events_done, progress.events_total);
+/// }
+/// rebuild.finish().await?;
+/// # Ok(()) }
+/// ```
 #[must_use = "dropping it stops the work on the rebuild in this process"]
 pub struct Rebuild {
     store: Store,

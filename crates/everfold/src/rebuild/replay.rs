@@ -29,8 +29,29 @@ impl Store {
     /// Builds a read model again beside the one that readers see, beginning with a snapshot, and switches
     /// them over; or builds it as it was at a position, for a look.
     ///
+    /// ```
+    /// use everfold::{Position, ReplayOptions};
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = with_carts().await;
+    /// let snapshot = store.snapshot_read_model("carts").await?;
+    ///
+    /// // Again from the snapshot, and what came since.
+    /// let mut options = ReplayOptions::default();
+    /// options.from = Some(snapshot.position);
+    /// store.replay("carts", options).await?.finish().await?;
+    ///
+    /// // As it was after the first event: in the table `read_model_carts_at_1`.
+    /// let mut options = ReplayOptions::default();
+    /// options.to = Some(Position(1));
+    /// store.replay("carts", options).await?.finish().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
-    /// As [`Store::rebuild`]; and if `to` is past the end of the log.
+    /// As [`Store::rebuild`]; and [`ProjectionError::Refused`] if `to` is past the end of the log.
     pub async fn replay(
         &self,
         name: &str,

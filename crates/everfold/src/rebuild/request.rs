@@ -40,8 +40,38 @@ impl Store {
     /// the newest version that is registered, or the same one that readers see. If a rebuild of this
     /// projection is under way, it is joined.
     ///
+    /// The generation that readers saw is kept and fed, so that [`Store::rollback`] can go back. Whoever is
+    /// killed on the way is replaced: by the same call, or by a runner that has the code.
+    ///
+    /// ```
+    /// use everfold::{GenerationStatus, Projection, RebuildOptions, RebuildPhase};
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = with_carts().await;
+    /// let version_2 = Projection::document("carts", 2, Carts).build()?;
+    /// let registered = store.register(version_2).await?;
+    /// assert_eq!(registered.status, GenerationStatus::Building);
+    ///
+    /// let done = store.rebuild("carts", RebuildOptions::default()).await?.finish().await?;
+    /// assert_eq!(done.phase, RebuildPhase::Done);
+    /// assert_eq!(store.projection("carts").await?.version, 2);
+    ///
+    /// // Back to what was, and forward again.
+    /// store.rollback("carts", RebuildOptions::default()).await?.finish().await?;
+    /// assert_eq!(store.projection("carts").await?.version, 1);
+    /// store.promote("carts", RebuildOptions::default()).await?.finish().await?;
+    ///
+    /// // Once nobody wants to go back any more:
+    /// assert_eq!(store.retire("carts").await?.versions, [1]);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
-    /// If there is no such projection.
+    /// [`ProjectionError::Unknown`] if there is no such projection; [`ProjectionError::Refused`] if another
+    /// kind of change of it is under way. How the rebuild itself ended is told by
+    /// [`Rebuild::finish`].
     pub async fn rebuild(
         &self,
         name: &str,
@@ -64,8 +94,28 @@ impl Store {
     /// Switches readers over to a generation that is built: one that a rebuild without a promotion has
     /// left, or a newer version that was rolled back from.
     ///
+    /// ```
+    /// use everfold::{Projection, RebuildOptions, RebuildPhase};
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = with_carts().await;
+    /// store.register(Projection::document("carts", 2, Carts).build()?).await?;
+    /// let mut options = RebuildOptions::default();
+    /// options.promote = false; // to look at it first
+    /// let built = store.rebuild("carts", options).await?.finish().await?;
+    /// assert_eq!(built.phase, RebuildPhase::Built);
+    /// assert_eq!(store.projection("carts").await?.version, 1);
+    ///
+    /// store.promote("carts", RebuildOptions::default()).await?.finish().await?;
+    /// assert_eq!(store.projection("carts").await?.version, 2);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
-    /// If there is no such projection, or nothing to promote.
+    /// [`ProjectionError::Unknown`] if there is no such projection; [`ProjectionError::Refused`] if there is
+    /// nothing to promote, or another kind of change of it is under way.
     pub async fn promote(
         &self,
         name: &str,
@@ -95,10 +145,11 @@ impl Store {
     }
 
     /// Switches readers back to the generation that they saw before the last switch. It was fed all the
-    /// time, so this takes moments.
+    /// time, so this takes moments. [`Store::rebuild`] has an example.
     ///
     /// # Errors
-    /// If there is no such projection, or no earlier generation was kept.
+    /// [`ProjectionError::Unknown`] if there is no such projection; [`ProjectionError::Refused`] if no earlier
+    /// generation was kept, or another kind of change of it is under way.
     pub async fn rollback(
         &self,
         name: &str,
@@ -145,10 +196,13 @@ impl Store {
         self.request(target, RebuildKind::Switch, Some(id), options).await
     }
 
-    /// Drops every generation of a projection that readers do not see and nobody builds.
+    /// Drops every generation of a projection that readers do not see and nobody builds, with its tables:
+    /// there is no way back to it. What somebody may still see is dropped later
+    /// ([`Retired::waits_for`]). [`Store::rebuild`] has an example.
     ///
     /// # Errors
-    /// If there is no such projection, or nothing to drop.
+    /// [`ProjectionError::Unknown`] if there is no such projection, [`ProjectionError::Refused`] if there is
+    /// nothing to drop.
     pub async fn retire(&self, name: &str) -> Result<Retired, ProjectionError> {
         let generations = self.generations_of(name).await?;
         let open = self.backend().rebuilds(true, usize::MAX).await?;
@@ -245,8 +299,22 @@ impl Store {
 
     /// Rebuilds that are open, and then the last that have ended.
     ///
+    /// ```
+    /// use everfold::{RebuildKind, RebuildOptions};
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = with_carts().await;
+    /// store.rebuild("carts", RebuildOptions::in_place()).await?.finish().await?;
+    /// let rebuilds = store.rebuilds().await?;
+    /// assert_eq!(rebuilds[0].kind, RebuildKind::InPlace);
+    /// assert!(rebuilds[0].finished_at.is_some());
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
-    /// If the database fails.
+    /// [`ProjectionError::Store`] if the database refuses or cannot be reached.
     pub async fn rebuilds(&self) -> Result<Vec<RebuildProgress>, ProjectionError> {
         let mut rows = self.backend().rebuilds(true, usize::MAX).await?;
         let recent = self.backend().rebuilds(false, ENDED_SHOWN).await?;
@@ -260,31 +328,32 @@ impl Store {
     /// when nobody works on it; none: somebody has to start a [`Runner`](crate::Runner) with it.
     ///
     /// # Errors
-    /// If the database fails.
+    /// [`ProjectionError::Store`] if the database refuses or cannot be reached.
     pub async fn rebuild_carriers(&self, rebuild: i32) -> Result<Vec<String>, ProjectionError> {
         Ok(self.backend().rebuild_carriers(rebuild).await?)
     }
 
-    /// Lets a rebuild rest until [`Store::resume_rebuild`]; nothing is lost.
+    /// Lets a rebuild rest until [`Store::resume_rebuild`], whoever works on it; nothing is lost.
     ///
     /// # Errors
-    /// If no rebuild of this projection is open.
+    /// [`ProjectionError::Refused`] if no rebuild of this projection is open.
     pub async fn pause_rebuild(&self, name: &str) -> Result<(), ProjectionError> {
         self.steer(name, Wanted::Pause).await
     }
 
-    /// Goes on with a rebuild that was paused.
+    /// Goes on with a rebuild that was [paused](Store::pause_rebuild).
     ///
     /// # Errors
-    /// If no rebuild of this projection is open.
+    /// [`ProjectionError::Refused`] if no rebuild of this projection is open.
     pub async fn resume_rebuild(&self, name: &str) -> Result<(), ProjectionError> {
         self.steer(name, Wanted::Run).await
     }
 
-    /// Ends a rebuild that has not switched readers over yet. What was built is dropped.
+    /// Ends a rebuild that has not switched readers over yet, whoever works on it. What was built is
+    /// dropped; readers go on to see what they see.
     ///
     /// # Errors
-    /// If no rebuild of this projection is open, or there is no way back for it.
+    /// [`ProjectionError::Refused`] if no rebuild of this projection is open, or there is no way back for it.
     pub async fn cancel_rebuild(&self, name: &str) -> Result<(), ProjectionError> {
         self.steer(name, Wanted::Cancel).await
     }
@@ -498,10 +567,33 @@ impl Store {
         Ok(states.iter().find(|state| goes_on(state)).map(|state| state.generation.id))
     }
 
-    /// Settles everything that an inline projection owes, as far as no dead letter holds it.
+    /// Settles everything that an inline projection owes, as far as no dead letter holds it, and tells how
+    /// many events that were. Runners do it by themselves; this is for whoever has none, or will not wait.
+    ///
+    /// Each step is a transaction: dropped half-way, the rest is owed as before.
+    ///
+    /// ```
+    /// use everfold::{ExpectedVersion, NewEvent, Projection};
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = open().await;
+    /// store.register(Projection::document("carts", 1, Carts).inline().build()?).await?;
+    /// store.pause("carts").await?; // as it is owed when old code appends
+    /// let added = NewEvent::from_json("ItemAdded", r#"{"quantity": 2}"#)?;
+    /// store.append("cart-1", ExpectedVersion::Any, [added]).await?;
+    /// assert_eq!(store.skips("carts").await?.len(), 1);
+    ///
+    /// store.resume("carts").await?;
+    /// assert_eq!(store.drain("carts").await?, 1);
+    /// assert!(store.skips("carts").await?.is_empty());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
-    /// If there is no such projection, or this process does not have its code.
+    /// [`ProjectionError::Unknown`] if there is no such projection; [`ProjectionError::Refused`] if this
+    /// process does not have its code: a runner that has it settles what is owed.
     pub async fn drain(&self, name: &str) -> Result<u64, ProjectionError> {
         super::drain::drain(self, name).await
     }

@@ -65,9 +65,23 @@ impl Store {
     /// most. Of each projection the newest few are kept
     /// ([`snapshots_kept`](crate::ProjectionSettings::snapshots_kept)).
     ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = with_carts().await;
+    /// let snapshot = store.snapshot_read_model("carts").await?;
+    /// assert_eq!(snapshot.rows, 2);
+    /// assert_eq!(snapshot.position, store.high_water_mark().await?);
+    ///
+    /// assert_eq!(store.read_model_snapshots("carts").await?, [snapshot.clone()]);
+    /// store.drop_read_model_snapshot("carts", snapshot.id).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// [`ProjectionError::Unknown`] if there is no such projection, [`ProjectionError::Refused`] if
-    /// readers see no version of it.
+    /// readers see no version of it, or it is being filled in place.
     pub async fn snapshot_read_model(
         &self,
         name: &str,
@@ -122,10 +136,11 @@ impl Store {
         Ok(self.backend().snapshots(namespace, name.to_owned()).await?)
     }
 
-    /// Drops a snapshot.
+    /// Drops a snapshot, with its tables.
     ///
     /// # Errors
-    /// [`ProjectionError::Refused`] if the projection has no such snapshot.
+    /// [`ProjectionError::Unknown`] if there is no such projection, [`ProjectionError::Refused`] if it has no
+    /// such snapshot.
     pub async fn drop_read_model_snapshot(
         &self,
         name: &str,

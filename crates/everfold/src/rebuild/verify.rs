@@ -96,11 +96,27 @@ impl Store {
     /// On PostgreSQL it is one transaction, which keeps vacuum from removing what is newer than it, and
     /// for projections in SQL and handlers it needs room for a second read model.
     ///
+    /// ```
+    /// use everfold::{VerifyOptions, VerifyScope};
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = with_carts().await;
+    /// let found = store.verify("carts", VerifyOptions::default()).await?;
+    /// assert_eq!((found.compared, found.differences), (2, 0));
+    ///
+    /// let mut options = VerifyOptions::default();
+    /// options.scope = VerifyScope::Keys(vec!["cart-1".into()]);
+    /// assert_eq!(store.verify("carts", options).await?.compared, 1);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// [`ProjectionError::Unknown`] if there is no such projection; [`ProjectionError::Refused`] if
     /// readers see no version of it, if its code is not registered here, or if its rows do not tell which
     /// keys they belong to and not all of it is to be verified; [`ProjectionError::Failed`] if an event
-    /// that was applied cannot be applied any more.
+    /// that was applied cannot be applied any more. Differences are no error.
     pub async fn verify(
         &self,
         name: &str,

@@ -38,13 +38,30 @@ use worker::Worker;
 pub use context::RunnerFailure;
 pub use options::RunnerOptions;
 
-/// Runs projections in this process, together with the runners of other processes.
+/// Runs projections in this process, together with the runners of other processes: catch-up ones are
+/// fed, what inline ones owe is settled, rebuilds are taken up.
 ///
-/// ```no_run
-/// # use everfold::{Projection, Runner, Store};
-/// # async fn example(store: Store, orders: Projection) -> Result<(), everfold::Error> {
-/// let runner = Runner::new(&store).projection(orders).start().await?;
+/// Work is shared by leases in the database. A runner that dies is replaced when its leases run out; one
+/// that was taken for dead and comes back changes nothing.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use everfold::{ExpectedVersion, NewEvent, Projection, Runner};
+///
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+/// # use shop::*;
+/// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+/// # let (_folder, store) = open().await;
+/// let carts = Projection::document("carts", 1, Carts).build()?;
+/// let runner = Runner::new(&store).projection(carts).start().await?;
+///
 /// // … the application …
+/// let added = NewEvent::from_json("ItemAdded", r#"{"quantity": 2}"#)?;
+/// let stored = store.append("cart-1", ExpectedVersion::Any, [added]).await?;
+/// store.wait_for("carts", stored.last_position, Duration::from_secs(30)).await?;
+///
+/// assert!(runner.failed().is_empty());
 /// runner.stop().await;
 /// # Ok(()) }
 /// ```
@@ -96,8 +113,8 @@ impl Runner {
     /// handle is dropped.
     ///
     /// # Errors
-    /// If an option is out of range, `only` names a projection that was not given, or one cannot be
-    /// registered.
+    /// [`ProjectionError::Runner`] if an option is out of range, [`ProjectionError::Unknown`] if `only` names
+    /// a projection that was not given, and whatever [`Store::register`] refuses. Nothing is started then.
     pub async fn start(self) -> Result<RunnerHandle, ProjectionError> {
         self.options.check()?;
         let chosen = self.chosen()?;
@@ -139,7 +156,8 @@ impl Runner {
     }
 }
 
-/// A running runner. Dropping it stops the runner without waiting for it.
+/// A running runner. Dropping it stops the runner without waiting for it: as long as the runtime lives,
+/// it still finishes the batches in hand and gives its leases up.
 #[must_use = "dropping the handle stops the runner"]
 pub struct RunnerHandle {
     context: Arc<Context>,

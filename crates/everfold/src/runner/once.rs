@@ -21,7 +21,23 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 impl Runner {
     /// Registers the projections, applies everything up to the high-water mark of now, together with
-    /// other runners if there are some, and ends. Paused projections are left alone.
+    /// other runners if there are some, and ends: for schedulers. Paused projections are left alone.
+    ///
+    /// ```
+    /// use everfold::{ExpectedVersion, NewEvent, Projection, Runner};
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = open().await;
+    /// let added = NewEvent::from_json("ItemAdded", r#"{"quantity": 2}"#)?;
+    /// store.append("cart-1", ExpectedVersion::Any, [added]).await?;
+    ///
+    /// let carts = Projection::document("carts", 1, Carts).build()?;
+    /// Runner::new(&store).projection(carts).run_once().await?;
+    /// assert_eq!(store.documents::<Cart>("carts").get("cart-1").await?, Some(Cart { items: 2 }));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// As [`Runner::start`], and [`ProjectionError::Failed`] if a projection has failed; the others

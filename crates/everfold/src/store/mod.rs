@@ -133,6 +133,14 @@ pub(crate) trait StagedImport: Send {
 
 /// An open event store on PostgreSQL or SQLite: a cheap handle to clone and share.
 ///
+/// | to | |
+/// |---|---|
+/// | append | [`append`](Store::append), [`append_many`](Store::append_many), [`import`](Store::import); in a transaction of your own `everfold::postgres::append_in`, `everfold::sqlite::append_in`; from commands a [`CommandHandler`](crate::CommandHandler) |
+/// | read events | [`read_stream`](Store::read_stream), [`read_all`](Store::read_all), [`follow`](Store::follow), [`stream_version`](Store::stream_version), [`high_water_mark`](Store::high_water_mark) |
+/// | have projections | [`register`](Store::register), a [`Runner`](crate::Runner); [`documents`](Store::documents), [`wait_for`](Store::wait_for) to read them |
+/// | change them under load | [`plan`](Store::plan), [`rebuild`](Store::rebuild), [`promote`](Store::promote), [`rollback`](Store::rollback), [`retire`](Store::retire), [`replay`](Store::replay), [`snapshot_read_model`](Store::snapshot_read_model), [`verify`](Store::verify) |
+/// | look after them | [`projections`](Store::projections), [`health`](Store::health), [`diagnose`](Store::diagnose), [`messages`](Store::messages), [`pause`](Store::pause), [`resume`](Store::resume), [`dead_letters`](Store::dead_letters), [`skips`](Store::skips), [`drain`](Store::drain) |
+///
 /// Appends that many tasks make through clones of one handle at the same time are collected into
 /// one transaction, each with its own result.
 ///
@@ -149,9 +157,10 @@ pub(crate) trait StagedImport: Send {
 ///     CheckedOut,
 /// }
 ///
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+/// # use shop::*;
 /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let url = format!("sqlite:{}", folder.path().join("shop.db").display());
+/// # let (_folder, url) = url();
 /// let store = Store::open(&url).await?; // "sqlite:shop.db", or "postgres://…"
 ///
 /// let added = CartEvent::ItemAdded { sku: "A1".into(), quantity: 2 };
@@ -177,20 +186,50 @@ struct Inner {
 }
 
 impl Store {
-    /// Opens `postgres://…` or `sqlite:file.db` with the default options. A SQLite file is created
-    /// if it is not there; a PostgreSQL database must have the schema (`everfold schema apply`, or
-    /// [`StoreOptions::migrate`]).
+    /// Opens a store with the default options: `sqlite:file.db` or `postgres://user@host/database`.
+    ///
+    /// A SQLite file is made if it is not there, and its schema is kept up to date. A PostgreSQL database
+    /// must have the schema: from `everfold schema apply`, [`Schema::apply`] or [`StoreOptions::migrate`].
+    ///
+    /// ```
+    /// use everfold::{Store, StoreKind};
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, url) = url();
+    /// let store = Store::open(&url).await?; // "sqlite:shop.db"
+    /// assert_eq!(store.kind(), StoreKind::Sqlite);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
-    /// If the URL is not understood, the database cannot be reached, or a start-up check fails.
+    /// [`OpenError::Url`] if the URL is not understood, or its backend is not part of this build;
+    /// [`OpenError::Schema`] if the schema is missing, older or newer than this version: apply it, or
+    /// upgrade; [`OpenError::Unsafe`] if a start-up check fails, with what to change;
+    /// [`OpenError::Store`] if the database refuses or cannot be reached.
     pub async fn open(url: &str) -> Result<Store, OpenError> {
         Self::open_with(url, StoreOptions::default()).await
     }
 
     /// Opens a store with options of the caller's.
     ///
+    /// ```
+    /// use everfold::{Durability, Store, StoreOptions};
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, url) = url();
+    /// let mut options = StoreOptions::default();
+    /// options.namespace = "east".into(); // its projections, apart from those of others
+    /// options.durability = Durability::Normal;
+    /// let store = Store::open_with(&url, options).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
-    /// As [`Store::open`], and if an option is out of range.
+    /// As [`Store::open`]; and [`OpenError::Option`] if an option is out of range, with what is allowed.
     pub async fn open_with(url: &str, options: StoreOptions) -> Result<Store, OpenError> {
         options.check()?;
         let url = StoreUrl::parse(url)?;
@@ -223,11 +262,38 @@ impl Store {
     /// Appends events to one stream, all or none, if the stream is as expected.
     ///
     /// A transient failure (a lost connection, a deadlock) is tried again with the same event ids,
-    /// so that nothing is stored twice.
+    /// so that nothing is stored twice. Inline projections are applied in the same transaction.
+    ///
+    /// ```
+    /// use everfold::{AppendError, ExpectedVersion, NewEvent, Version};
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = open().await;
+    /// let placed = NewEvent::from_json("OrderPlaced", r#"{"total": 1999}"#)?;
+    /// let stored = store.append("order-7", ExpectedVersion::NoStream, [placed.clone()]).await?;
+    /// assert_eq!(stored.version, Version(1));
+    ///
+    /// // Again with the same id: the first result, and nothing is stored twice.
+    /// assert_eq!(store.append("order-7", ExpectedVersion::NoStream, [placed]).await?, stored);
+    ///
+    /// // Another event that expects what is no longer so.
+    /// let paid = NewEvent::from_json("OrderPaid", "{}")?;
+    /// let late = store.append("order-7", ExpectedVersion::NoStream, [paid.clone()]).await;
+    /// assert!(matches!(late, Err(AppendError::VersionConflict { actual: Version(1), .. })));
+    /// store.append("order-7", stored.version, [paid]).await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
-    /// [`AppendError::VersionConflict`] if the stream is at another version, [`AppendError::Invalid`]
-    /// if a rule is broken; nothing is stored then.
+    /// Nothing is stored then, unless [`AppendError::is_transient`] says that the outcome is open and the
+    /// same append should be made again.
+    /// - [`AppendError::VersionConflict`]: the stream is at another version. Read it again and decide again.
+    /// - [`AppendError::Invalid`]: a rule is broken, such as a [limit](crate::Limits); the message says which.
+    /// - [`AppendError::IdConflict`]: an event id is stored already with other content. A new event needs a new id.
+    /// - [`AppendError::Projection`]: an inline projection refused an event, and its policy is to stop.
+    /// - [`AppendError::Store`]: the database refused or could not be reached, also after some tries.
     pub async fn append(
         &self,
         stream: impl Into<StreamId>,
@@ -251,8 +317,29 @@ impl Store {
     /// given: a conflict of one leaves the others stored. Several members may name the same
     /// stream; they are appended in their order.
     ///
+    /// ```
+    /// use everfold::{ExpectedVersion, NewEvent, StreamAppend};
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = with_carts().await;
+    /// let opened = || NewEvent::from_json("CartOpened", "{}");
+    /// let outcomes = store
+    ///     .append_many([
+    ///         StreamAppend::new("cart-8", ExpectedVersion::NoStream, [opened()?]),
+    ///         StreamAppend::new("cart-1", ExpectedVersion::NoStream, [opened()?]), // is there already
+    ///     ])
+    ///     .await?;
+    /// assert!(outcomes[0].is_ok());
+    /// assert!(outcomes[1].is_err());
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
-    /// If the whole could not be stored; no member is then.
+    /// If the whole could not be stored, no member is: [`AppendError::Invalid`] if one of them breaks a
+    /// rule, [`AppendError::Store`] if the database refused or could not be reached. What befalls a member
+    /// alone, as in [`Store::append`], is in its place in the list.
     pub async fn append_many(
         &self,
         appends: impl IntoIterator<Item = StreamAppend>,
@@ -282,23 +369,94 @@ impl Store {
         tokio::time::sleep(jitter(delay)).await;
     }
 
-    /// Reads one stream.
+    /// Reads one stream, forward or backward. A stream that does not exist has no events.
+    ///
+    /// ```
+    /// use everfold::Version;
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = with_carts().await;
+    /// let events = store.read_stream("cart-1").collect().await?;
+    /// assert_eq!(events[0].version, Version(1));
+    /// assert_eq!(events[0].event_type, "ItemAdded");
+    ///
+    /// let last = store.read_stream("cart-1").backward().limit(1).collect().await?;
+    /// assert_eq!(last[0].version, Version(2));
+    ///
+    /// let later = store.read_stream("cart-1").from_version(Version(2)).collect().await?;
+    /// assert_eq!(later, last);
+    /// # Ok(()) }
+    /// ```
     pub fn read_stream(&self, stream: impl Into<StreamId>) -> ReadStream {
         ReadStream::new(self.clone(), stream.into())
     }
 
-    /// Reads everything by position, up to the high-water mark.
+    /// Reads everything by position, up to the high-water mark at its start.
+    ///
+    /// No event is missing up to the last one that was read, so its position is enough to go on from.
+    ///
+    /// ```
+    /// use everfold::Position;
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = with_carts().await;
+    /// let mut last = Position::START;
+    /// let mut events = store.read_all().types(["ItemAdded"]).events();
+    /// while let Some(event) = events.next().await? {
+    ///     println!("{} {} {}", event.position, event.stream_id, event.data);
+    ///     last = event.position;
+    /// }
+    ///
+    /// let newer = store.read_all().after(last).collect().await?;
+    /// assert!(newer.is_empty());
+    /// # Ok(()) }
+    /// ```
     pub fn read_all(&self) -> ReadAll {
         ReadAll::new(self.clone(), false)
     }
 
     /// Reads everything by position, then goes on with new events as they come. Lost connections
     /// are waited out; the stream ends only with an error that trying again does not mend.
+    ///
+    /// What is done with an event is up to the caller, and so is keeping its position: whoever keeps it
+    /// together with the effect, and begins [after](ReadAll::after) it next time, has each event once.
+    ///
+    /// ```
+    /// use everfold::{ExpectedVersion, NewEvent};
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = with_carts().await;
+    /// let mark = store.high_water_mark().await?;
+    /// let mut events = store.follow().after(mark).events();
+    ///
+    /// store.append("cart-9", ExpectedVersion::Any, [NewEvent::from_json("CartOpened", "{}")?]).await?;
+    /// let event = events.next().await?.expect("a follower does not end");
+    /// assert_eq!(event.stream_id.as_str(), "cart-9");
+    /// # Ok(()) }
+    /// ```
     pub fn follow(&self) -> ReadAll {
         ReadAll::new(self.clone(), true)
     }
 
-    /// The version of a stream, 0 if it does not exist.
+    /// The version of a stream, which is that of its last event; 0 if it does not exist.
+    ///
+    /// ```
+    /// use everfold::Version;
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = with_carts().await;
+    /// assert_eq!(store.stream_version("cart-1").await?, Version(2));
+    /// assert_eq!(store.stream_version("no-such-cart").await?, Version::NONE);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// If the database refuses or cannot be reached.
@@ -308,32 +466,79 @@ impl Store {
 
     /// The high-water mark: every position at or below it can be read now, or will never exist.
     ///
+    /// It stands below every append that is in flight, however long that takes; [`Store::diagnose`] names
+    /// who holds it. On SQLite, where writers take turns, it is the last position.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = with_carts().await;
+    /// let mark = store.high_water_mark().await?;
+    /// assert_eq!(mark, store.last_position().await?); // nobody is in the middle of an append
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
-    /// If the database refuses or cannot be reached; on a standby, if no mark was published.
+    /// If the database refuses or cannot be reached; on a standby, if no mark was published
+    /// ([`Store::publish_high_water_mark`], on the primary).
     pub async fn high_water_mark(&self) -> Result<Position, StoreError> {
         self.0.backend.high_water_mark().await
     }
 
-    /// Publishes the high-water mark for readers on standbys, and returns it.
+    /// Publishes the high-water mark for readers on standbys, which cannot see who is in the middle of
+    /// an append, and returns it. [`StoreOptions::publish_mark_every`] does it regularly. On SQLite, which
+    /// has no standbys, it only returns it.
     ///
     /// # Errors
-    /// If the database refuses or cannot be reached.
+    /// If the database refuses, as a standby does, or cannot be reached.
     pub async fn publish_high_water_mark(&self) -> Result<Position, StoreError> {
         self.0.backend.publish_high_water_mark().await
     }
 
-    /// Looks at server, settings, privileges, projections and whoever holds the high-water mark.
+    /// Looks at server, settings, privileges, projections and whoever holds the high-water mark, each with
+    /// what to do about it: what `everfold doctor` prints. It changes nothing.
+    ///
+    /// ```
+    /// use everfold::Severity;
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = with_carts().await;
+    /// let diagnosis = store.diagnose().await?;
+    /// for finding in diagnosis.findings.iter().filter(|finding| finding.severity > Severity::Ok) {
+    ///     println!("{}: {}", finding.check, finding.message);
+    /// }
+    /// assert!(diagnosis.holders.is_empty());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
-    /// If the database refuses or cannot be reached.
+    /// If the database refuses or cannot be reached. What cannot be looked at alone is a finding.
     pub async fn diagnose(&self) -> Result<Diagnosis, StoreError> {
         let mut diagnosis = self.0.backend.diagnose().await?;
         diagnosis.findings.extend(self.projection_findings().await);
         Ok(diagnosis)
     }
 
-    /// Finishes appends under way, ends background work and closes the connections. Clones of this
-    /// handle get errors afterwards.
+    /// Finishes appends under way, ends background work and closes the connections. Whatever is asked of
+    /// clones of this handle afterwards fails, with [`StoreErrorKind::HandleClosed`].
+    ///
+    /// ```
+    /// use everfold::{StoreError, StoreErrorKind};
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), StoreError> {
+    /// # let (_folder, store) = open().await;
+    /// store.close().await;
+    /// let error = store.high_water_mark().await.unwrap_err();
+    /// assert_eq!(error.kind(), StoreErrorKind::HandleClosed);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// [`StoreErrorKind::HandleClosed`]: crate::StoreErrorKind::HandleClosed
     pub async fn close(&self) {
         self.0.backend.close().await;
     }
@@ -384,13 +589,30 @@ impl fmt::Debug for Store {
 }
 
 /// The schema of a store, apart from an open handle: to create, update, check or print it.
+///
+/// ```
+/// use everfold::Schema;
+///
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+/// # use shop::*;
+/// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+/// # let (_folder, url) = url();
+/// let schema = Schema::of(&url)?;
+/// let applied = schema.apply().await?;
+/// assert!(!applied.migrations.is_empty()); // all of them: the file is new
+///
+/// assert!(schema.apply().await?.migrations.is_empty()); // there is nothing left to do
+/// assert!(schema.drift().await?.is_empty()); // and nobody has changed it by hand
+/// assert!(schema.sql().contains("CREATE TABLE"));
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Schema {
     url: StoreUrl,
 }
 
 /// What [`Schema::apply`] did.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct AppliedSchema {
     /// The migrations that were run, by name.
@@ -418,10 +640,12 @@ impl Schema {
     }
 
     /// Brings the schema to this version's revision. Safe to run from many processes at once and
-    /// beside a running application.
+    /// beside a running application: a try holds appends up for 100 ms at most.
     ///
     /// # Errors
-    /// If the schema is newer than this version, or a migration fails (and is rolled back).
+    /// [`MigrateError::Newer`] if the schema is newer than this version: upgrade;
+    /// [`MigrateError::Failed`] if a migration fails, which is rolled back;
+    /// [`MigrateError::Store`] if the database refuses or cannot be reached.
     pub async fn apply(&self) -> Result<AppliedSchema, MigrateError> {
         match &self.url {
             #[cfg(feature = "postgres")]
@@ -435,7 +659,9 @@ impl Schema {
     /// each: `-` is missing there, `+` is there and not expected. Empty means equal.
     ///
     /// # Errors
-    /// If the schema is missing or of another revision, or the database cannot be reached.
+    /// [`MigrateError::Missing`], [`MigrateError::Older`] or [`MigrateError::Newer`] if there is no schema
+    /// of this version's revision to compare with; [`MigrateError::Store`] if the database refuses or
+    /// cannot be reached.
     pub async fn drift(&self) -> Result<Vec<String>, MigrateError> {
         match &self.url {
             #[cfg(feature = "postgres")]
@@ -445,7 +671,8 @@ impl Schema {
         }
     }
 
-    /// The SQL that makes the schema from nothing, for whoever wants to run it by hand.
+    /// The SQL that makes the schema from nothing, for whoever wants to run it by hand. Nothing is opened
+    /// for it: `postgres://` alone is URL enough.
     #[must_use]
     pub fn sql(&self) -> String {
         match &self.url {

@@ -5,11 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{BoxFuture, FutureExt};
+use futures::future::BoxFuture;
 use uuid::Uuid;
 
 use crate::Position;
-use crate::error::{ProjectionError, StoreError, StoreErrorKind};
+use crate::error::{ProjectionError, StoreError};
 use crate::projection::Projection;
 use crate::projection::generation::{
     DeadLetterInfo, Generation, GenerationState, GenerationStatus, Lease, MessageInfo, SkipInfo,
@@ -122,79 +122,46 @@ pub(crate) trait ProjectionBackend: Send + Sync {
     fn register(
         &self,
         projection: Projection,
-    ) -> BoxFuture<'_, Result<Registration, ProjectionError>> {
-        let _ = projection;
-        missing()
-    }
+    ) -> BoxFuture<'_, Result<Registration, ProjectionError>>;
     /// Every generation that is not retired, in the order of their ids.
-    fn generations(&self) -> BoxFuture<'_, Result<Vec<Generation>, StoreError>> {
-        missing()
-    }
+    fn generations(&self) -> BoxFuture<'_, Result<Vec<Generation>, StoreError>>;
     /// The same with checkpoints, leases, skips, dead letters and lag.
-    fn states(&self) -> BoxFuture<'_, Result<Vec<GenerationState>, StoreError>> {
-        missing()
-    }
+    fn states(&self) -> BoxFuture<'_, Result<Vec<GenerationState>, StoreError>>;
     /// Says that the worker lives, prolongs its leases, takes its share of free ones, and gives up
     /// what is more than that. Returns all leases that it has now.
-    fn tick(&self, tick: Tick) -> BoxFuture<'_, Result<Vec<Lease>, StoreError>> {
-        let _ = tick;
-        missing()
-    }
+    fn tick(&self, tick: Tick) -> BoxFuture<'_, Result<Vec<Lease>, StoreError>>;
     /// Gives up all leases of a worker and its row, so that others take over at once.
-    fn leave(&self, worker: Uuid) -> BoxFuture<'_, Result<(), StoreError>> {
-        let _ = worker;
-        missing()
-    }
+    fn leave(&self, worker: Uuid) -> BoxFuture<'_, Result<(), StoreError>>;
     /// Runs a job in a transaction of its own.
-    fn run(&self, job: Job) -> BoxFuture<'_, Result<JobOutcome, ApplyError>> {
-        let _ = job;
-        missing()
-    }
+    fn run(&self, job: Job) -> BoxFuture<'_, Result<JobOutcome, ApplyError>>;
     /// Which of these generations owe open skips that no dead letter holds.
-    fn owing(&self, generations: Vec<i32>) -> BoxFuture<'_, Result<Vec<i32>, StoreError>> {
-        let _ = generations;
-        missing()
-    }
+    fn owing(&self, generations: Vec<i32>) -> BoxFuture<'_, Result<Vec<i32>, StoreError>>;
     /// How far a projection is; `None` if there is no such projection.
     fn reach(
         &self,
         namespace: String,
         name: String,
         position: Position,
-    ) -> BoxFuture<'_, Result<Option<Reach>, StoreError>> {
-        let _ = (namespace, name, position);
-        missing()
-    }
+    ) -> BoxFuture<'_, Result<Option<Reach>, StoreError>>;
     /// The mark, the highest position, and the time there.
-    fn heads(&self) -> BoxFuture<'_, Result<Heads, StoreError>> {
-        missing()
-    }
+    fn heads(&self) -> BoxFuture<'_, Result<Heads, StoreError>>;
     /// Changes a generation's status and records it (kind `status`), in one transaction. For an
     /// inline one under the registry gate and its own gate, both exclusive. Clears the attempts and
     /// failures of its checkpoints and raises their epochs, so that no batch goes on under the old
     /// status. `false` if it was in none of the statuses named, or the rebuild's lease is lost.
-    fn change_status(&self, change: StatusChange) -> BoxFuture<'_, Result<bool, StoreError>> {
-        let _ = change;
-        missing()
-    }
+    fn change_status(&self, change: StatusChange) -> BoxFuture<'_, Result<bool, StoreError>>;
     /// Dead letters and the events held behind them, in rising order, at most `max`.
     fn list_dead_letters(
         &self,
         generation: i32,
         max: usize,
-    ) -> BoxFuture<'_, Result<Vec<DeadLetterInfo>, StoreError>> {
-        let _ = (generation, max);
-        missing()
-    }
+    ) -> BoxFuture<'_, Result<Vec<DeadLetterInfo>, StoreError>>;
     /// Open skips in rising order, at most `max`.
     fn list_skips(
         &self,
         generation: i32,
         max: usize,
-    ) -> BoxFuture<'_, Result<Vec<SkipInfo>, StoreError>> {
-        let _ = (generation, max);
-        missing()
-    }
+    ) -> BoxFuture<'_, Result<Vec<SkipInfo>, StoreError>>;
     /// System messages of these generations and, if they are given, kinds, the newest first, at most
     /// `max`.
     fn list_messages(
@@ -202,34 +169,24 @@ pub(crate) trait ProjectionBackend: Send + Sync {
         generations: Vec<i32>,
         kinds: Option<Vec<String>>,
         max: usize,
-    ) -> BoxFuture<'_, Result<Vec<MessageInfo>, StoreError>> {
-        let _ = (generations, kinds, max);
-        missing()
-    }
+    ) -> BoxFuture<'_, Result<Vec<MessageInfo>, StoreError>>;
     /// Asks the runner that carries the generation to try a dead letter again (`None`: all of
     /// them): sets `retry_wanted` where `behind` is NULL. How many there were.
     fn want_retry(
         &self,
         generation: i32,
         position: Option<Position>,
-    ) -> BoxFuture<'_, Result<u64, StoreError>> {
-        let _ = (generation, position);
-        missing()
-    }
+    ) -> BoxFuture<'_, Result<u64, StoreError>>;
     /// Dead letters of these generations with `retry_wanted`, in rising order, at most `max`.
     fn wanted_retries(
         &self,
         generations: Vec<i32>,
         max: usize,
-    ) -> BoxFuture<'_, Result<Vec<(i32, Position)>, StoreError>> {
-        let _ = (generations, max);
-        missing()
-    }
+    ) -> BoxFuture<'_, Result<Vec<(i32, Position)>, StoreError>>;
     /// Appends through this handle apply these from now on.
-    fn carry(&self, carried: Carried) {
-        let _ = carried;
-    }
-    /// Appends through this handle have nothing more to do with a generation.
+    fn carry(&self, carried: Carried);
+    /// Appends through this handle have nothing more to do with a generation. Nothing to do on SQLite,
+    /// where each append reads the registry.
     fn stop_carrying(&self, generation: i32) {
         let _ = generation;
     }
@@ -237,24 +194,9 @@ pub(crate) trait ProjectionBackend: Send + Sync {
     fn documents(
         &self,
         query: DocumentQuery,
-    ) -> BoxFuture<'_, Result<Vec<StoredDocument>, StoreError>> {
-        let _ = query;
-        missing()
-    }
+    ) -> BoxFuture<'_, Result<Vec<StoredDocument>, StoreError>>;
     /// Rows of a read model as readers see it. None where a column that was named is not there.
-    fn rows(&self, query: RowQuery) -> BoxFuture<'_, Result<ReadModelRows, StoreError>> {
-        let _ = query;
-        missing()
-    }
+    fn rows(&self, query: RowQuery) -> BoxFuture<'_, Result<ReadModelRows, StoreError>>;
     /// Deletes from the run log and the system messages what is older.
-    fn prune(&self, older_than: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
-        let _ = older_than;
-        missing()
-    }
-}
-
-fn missing<T: Send + 'static, E: From<StoreError> + Send + 'static>()
--> BoxFuture<'static, Result<T, E>> {
-    let error = StoreError::new(StoreErrorKind::Other, "not built yet");
-    std::future::ready(Err(error.into())).boxed()
+    fn prune(&self, older_than: Duration) -> BoxFuture<'_, Result<(), StoreError>>;
 }

@@ -180,15 +180,29 @@ impl ProjectionTest {
     /// A query gives exactly these rows, in its order. Tables are named `read_model.<table>` on
     /// either kind of store. A row is a tuple, or one value where there is one column.
     ///
-    /// ```no_run
-    /// # async fn run(test: everfold::testing::ProjectionTest) -> Result<(), everfold::testing::TestFailure> {
-    /// test.then_rows(
-    ///     "SELECT cart_id, items FROM read_model.cart_totals ORDER BY cart_id",
-    ///     [("cart-1", 3), ("cart-2", 1)],
-    /// )
-    /// .run()
-    /// .await
-    /// # }
+    /// ```
+    /// use everfold::Projection;
+    /// use everfold::testing::ProjectionTest;
+    /// # #[derive(serde::Serialize)] enum CartEvent { ItemAdded { quantity: u32 } }
+    ///
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let totals = Projection::sql("cart_totals", 1)
+    ///     .create("CREATE TABLE read_model.cart_totals (cart_id TEXT PRIMARY KEY, items BIGINT NOT NULL)")
+    ///     .apply(
+    ///         "INSERT INTO read_model.cart_totals AS t (cart_id, items)
+    ///          SELECT stream_id, SUM(CAST(data->>'quantity' AS BIGINT)) FROM batch GROUP BY stream_id
+    ///          ON CONFLICT (cart_id) DO UPDATE SET items = t.items + EXCLUDED.items",
+    ///     )
+    ///     .build()?;
+    /// ProjectionTest::new(totals)
+    ///     .given("cart-1", [CartEvent::ItemAdded { quantity: 2 }, CartEvent::ItemAdded { quantity: 1 }])
+    ///     .then_rows(
+    ///         "SELECT cart_id, items FROM read_model.cart_totals ORDER BY cart_id",
+    ///         [("cart-1", 3)],
+    ///     )
+    ///     .run()
+    ///     .await?;
+    /// # Ok(()) }
     /// ```
     pub fn then_rows<R: Serialize>(
         mut self,

@@ -46,7 +46,7 @@ async fn total(fixture: &Fixture, name: &str) -> serde_json::Value {
 async fn assert_nothing_given_up(store: &Store, name: &str) {
     assert_eq!(store.dead_letters(name).await.unwrap().len(), 0, "{name}");
     assert_eq!(store.skips(name).await.unwrap().len(), 0, "{name}");
-    for message in store.system_messages(name).await.unwrap() {
+    for message in store.messages(&everfold::MessageQuery::of(name)).await.unwrap() {
         assert!(!["skipped", "dead-letter"].contains(&message.kind.as_str()), "{message:?}");
     }
 }
@@ -122,7 +122,7 @@ async fn append_names_the_projection_whose_function_or_schema_is_gone() {
     }
 }
 
-fn chain(name: &str, on_error: OnError) -> ProjectionBuilder<everfold::Documents<Chain>> {
+fn chain(name: &str, on_error: OnError) -> ProjectionBuilder<everfold::DocumentBody<Chain>> {
     Projection::document(name, 1, Chain::default()).on_error(on_error)
 }
 

@@ -88,7 +88,7 @@ impl DocumentProjection for Chain {
 }
 
 impl Chain {
-    pub(crate) fn builder(&self, name: &str) -> ProjectionBuilder<everfold::Documents<Chain>> {
+    pub(crate) fn builder(&self, name: &str) -> ProjectionBuilder<everfold::DocumentBody<Chain>> {
         let mut settings = ProjectionSettings::default();
         settings.retries = 1;
         settings.retry_delay = Duration::from_millis(5);

@@ -93,7 +93,10 @@ async fn stop_stands_before_the_event_and_says_why(fixture: Fixture) {
     assert_eq!(chains(&store, "chain").await, before);
     let told = async || runner.failed().first().is_some_and(|failed| failed.reason == reason);
     eventually("the runner tells", LIMIT, told).await;
-    assert!(kinds(&store.system_messages("chain").await.unwrap()).contains(&"failure"));
+    assert!(
+        kinds(&store.messages(&everfold::MessageQuery::of("chain")).await.unwrap())
+            .contains(&"failure")
+    );
     let problems = store.health(&Default::default()).await.unwrap();
     assert_eq!((problems.len(), problems[0].check), (1, "failed"));
 
@@ -156,7 +159,7 @@ async fn retried_dead_letter_applies_what_waits_in_order(fixture: Fixture) {
     assert_chains(&store, "chain").await;
     append(&store, "s", [moved("a", 6)]).await;
     assert_chains(&store, "chain").await;
-    let messages = store.system_messages("chain").await.unwrap();
+    let messages = store.messages(&everfold::MessageQuery::of("chain")).await.unwrap();
     assert!(kinds(&messages).contains(&"dead-letter-retried"), "{messages:?}");
     runner.stop().await;
 }
@@ -174,7 +177,7 @@ async fn dead_letter_that_fails_again_stays_and_counts(fixture: Fixture) {
         assert_eq!(store.dead_letters("chain").await.unwrap()[0].attempts, attempts);
     }
     assert_eq!(letters(&store, "chain").await, [(2, None), (3, Some(2)), (5, Some(2))]);
-    let messages = store.system_messages("chain").await.unwrap();
+    let messages = store.messages(&everfold::MessageQuery::of("chain")).await.unwrap();
     let tries: Vec<_> = messages.iter().filter(|m| m.kind == "dead-letter-retried").collect();
     assert_eq!(tries.len(), 2, "{messages:?}");
     for message in tries {
@@ -196,7 +199,7 @@ async fn event_that_fails_behind_a_discarded_one_is_told(fixture: Fixture) {
         "{discarded:?}"
     );
     assert_eq!(letters(&store, "chain").await, [(3, None), (4, Some(3))]);
-    let messages = store.system_messages("chain").await.unwrap();
+    let messages = store.messages(&everfold::MessageQuery::of("chain")).await.unwrap();
     let put_aside = messages.iter().filter(|message| message.kind == "dead-letter");
     let mut positions: Vec<_> = put_aside.map(|message| message.position).collect();
     positions.sort_unstable();
@@ -235,7 +238,7 @@ async fn discarded_dead_letter_lets_the_others_go_on(fixture: Fixture) {
     let without = folded(&store, |event| event.position.0 != 2).await;
     assert_eq!(chains(&store, "chain").await, without);
     store.wait_for("chain", Position(5), LIMIT).await.unwrap();
-    let messages = store.system_messages("chain").await.unwrap();
+    let messages = store.messages(&everfold::MessageQuery::of("chain")).await.unwrap();
     let message = messages.iter().find(|message| message.kind == "dead-letter-discarded").unwrap();
     assert_eq!(message.position, Some(Position(2)));
     assert_eq!(message.message, "a test event");
@@ -249,7 +252,7 @@ async fn skip_leaves_the_event_out_for_good(fixture: Fixture) {
     store.wait_for("chain", Position(3), LIMIT).await.unwrap();
     assert_eq!(chains(&store, "chain").await["a"], Link::then(Some(Link::then(None, 1)), 3));
     assert_eq!(letters(&store, "chain").await, []);
-    let messages = store.system_messages("chain").await.unwrap();
+    let messages = store.messages(&everfold::MessageQuery::of("chain")).await.unwrap();
     let message = messages.iter().find(|message| message.kind == "skipped").unwrap();
     assert_eq!(message.position, Some(Position(2)));
     assert!(message.message.contains("number 2 is poisonous"), "{message:?}");

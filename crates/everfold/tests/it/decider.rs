@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use everfold::{
-    Decider, ExpectedVersion, HandleError, Handler, Metadata, NewEvent, SnapshotPolicy, Store,
-    Version,
+    CommandError, CommandHandler, Decider, ExpectedVersion, Metadata, NewEvent, SnapshotPolicy,
+    Store, Version,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -85,8 +85,8 @@ impl Decider for Account {
     }
 }
 
-fn accounts(store: &Store) -> Handler<Account> {
-    Handler::new(store.clone(), Account::default())
+fn accounts(store: &Store) -> CommandHandler<Account> {
+    CommandHandler::new(store.clone(), Account::default())
 }
 
 async fn command_is_decided_on_the_state_of_the_stream(fixture: Fixture) {
@@ -106,7 +106,7 @@ async fn refused_command_changes_nothing(fixture: Fixture) {
     let handler = accounts(&store);
     handler.handle("a", &Command::Deposit(5)).await.unwrap();
     match handler.handle("a", &Command::Withdraw(6)).await {
-        Err(HandleError::Refused(reason)) => assert_eq!(reason, "6 is more than 5"),
+        Err(CommandError::Refused(reason)) => assert_eq!(reason, "6 is more than 5"),
         other => panic!("{other:?}"),
     }
     assert_eq!(store.stream_version("a").await.unwrap(), Version(1));
@@ -166,9 +166,9 @@ impl Decider for Interrupted {
 
 async fn command_gives_up_after_its_tries(fixture: Fixture) {
     let store = fixture.store().await;
-    let handler = Handler::new(store.clone(), Interrupted(store.clone())).tries_max(3);
+    let handler = CommandHandler::new(store.clone(), Interrupted(store.clone())).tries_max(3);
     match handler.handle("a", &()).await {
-        Err(HandleError::Contended { stream, tries }) => {
+        Err(CommandError::Contended { stream, tries }) => {
             assert_eq!((stream.as_str(), tries), ("a", 3));
         }
         other => panic!("{other:?}"),
@@ -195,7 +195,7 @@ async fn events_of_unknown_types_do_not_disturb(fixture: Fixture) {
 async fn snapshot_saves_reading_the_whole_stream(fixture: Fixture) {
     let store = fixture.store().await;
     let account = Account::default();
-    let handler = Handler::new(store.clone(), account.clone())
+    let handler = CommandHandler::new(store.clone(), account.clone())
         .snapshots(SnapshotPolicy::every(10, "account"));
     for _ in 0..25 {
         handler.handle("a", &Command::Deposit(1)).await.unwrap();
@@ -208,7 +208,7 @@ async fn snapshot_saves_reading_the_whole_stream(fixture: Fixture) {
 async fn snapshot_of_another_shape_is_thrown_away(fixture: Fixture) {
     let store = fixture.store().await;
     let account = Account::default();
-    let with = |policy| Handler::new(store.clone(), account.clone()).snapshots(policy);
+    let with = |policy| CommandHandler::new(store.clone(), account.clone()).snapshots(policy);
     let old = with(SnapshotPolicy::every(5, "account"));
     for _ in 0..10 {
         old.handle("a", &Command::Deposit(1)).await.unwrap();
@@ -250,7 +250,7 @@ async fn snapshot_of_another_shape_is_thrown_away(fixture: Fixture) {
         }
     }
     let policy = SnapshotPolicy::every(5, "account").state_version(2);
-    let renamed = Handler::new(store.clone(), Renamed).snapshots(policy);
+    let renamed = CommandHandler::new(store.clone(), Renamed).snapshots(policy);
     assert_eq!(renamed.load("a").await.unwrap().state.cents, 1_500);
 }
 

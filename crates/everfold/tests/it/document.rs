@@ -85,7 +85,7 @@ fn order(customer: &str, city: &str, amount: i64, paid: bool) -> Order {
     Order { customer: Customer { name: customer.into(), city: city.into() }, amount, paid }
 }
 
-fn orders() -> everfold::ProjectionBuilder<everfold::Documents<Orders>> {
+fn orders() -> everfold::ProjectionBuilder<everfold::DocumentBody<Orders>> {
     Projection::document("orders", 1, Orders)
 }
 

@@ -161,7 +161,7 @@ impl DocumentProjection for Chain {
     }
 }
 
-fn chain() -> everfold::ProjectionBuilder<everfold::Documents<Chain>> {
+fn chain() -> everfold::ProjectionBuilder<everfold::DocumentBody<Chain>> {
     Projection::document("chain", 1, Chain).inline()
 }
 
@@ -258,7 +258,7 @@ async fn event_that_is_left_out_leaves_a_record(fixture: Fixture) {
     append(&store, "a", counted([3])).await;
     assert_eq!(chains(&store).await, log_chains(&store).await);
     assert_eq!(store.dead_letters("chain").await.unwrap().len(), 0);
-    let messages = store.system_messages("chain").await.unwrap();
+    let messages = store.messages(&everfold::MessageQuery::of("chain")).await.unwrap();
     let skipped: Vec<_> = messages.iter().filter(|message| message.kind == "skipped").collect();
     assert_eq!(skipped.len(), 1);
     assert_eq!(skipped[0].position.map(|position| position.0), Some(2));

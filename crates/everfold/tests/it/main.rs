@@ -29,6 +29,7 @@ mod model;
 mod open;
 mod out_of_step;
 mod page_of_tests;
+mod pages;
 mod pausing;
 mod places;
 mod poison;

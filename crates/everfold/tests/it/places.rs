@@ -39,7 +39,7 @@ fn names_the_place(said: &str) {
 }
 
 async fn message(store: &Store, kind: &str) -> String {
-    let messages = store.system_messages("totals").await.unwrap();
+    let messages = store.messages(&everfold::MessageQuery::of("totals")).await.unwrap();
     messages.into_iter().find(|message| message.kind == kind).expect("there is one").message
 }
 

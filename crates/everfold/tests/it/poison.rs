@@ -267,7 +267,7 @@ async fn assert_left_out(fixture: &Fixture, store: &Store) {
         let expected = wanted(store, |_, n| n != kind.poison()).await;
         assert_eq!(applied(fixture, store, kind).await, expected, "{kind:?}");
         assert_eq!(store.dead_letters(name).await.unwrap().len(), 0, "{kind:?}");
-        let messages = store.system_messages(name).await.unwrap();
+        let messages = store.messages(&everfold::MessageQuery::of(name)).await.unwrap();
         let skipped: Vec<_> = messages.iter().filter(|m| m.kind == "skipped").collect();
         assert_eq!(skipped.len(), 1, "{kind:?}: {messages:?}");
         assert_eq!(skipped[0].position, Some(poison), "{kind:?}");

@@ -106,10 +106,10 @@ async fn change_of_settings_needs_no_new_version(fixture: Fixture) {
     register(&store, totals(1)).await.unwrap();
     let found = register(&store, totals(1).on_error(OnError::Skip)).await.unwrap();
     assert!(!found.created);
-    let messages = store.system_messages("totals").await.unwrap();
+    let messages = store.messages(&everfold::MessageQuery::of("totals")).await.unwrap();
     assert_eq!(messages.iter().filter(|message| message.kind == "settings").count(), 1);
     register(&store, totals(1).on_error(OnError::Skip)).await.unwrap();
-    let messages = store.system_messages("totals").await.unwrap();
+    let messages = store.messages(&everfold::MessageQuery::of("totals")).await.unwrap();
     let kinds: Vec<&str> = messages.iter().map(|message| message.kind.as_str()).collect();
     assert_eq!(kinds, ["settings", "registered"], "the newest first, each once");
 }

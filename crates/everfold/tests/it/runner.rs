@@ -392,7 +392,7 @@ async fn inline_projection_is_drained(fixture: Fixture) {
     store.wait_for("chain", last, LIMIT).await.unwrap();
     assert_eq!(chains(&store, "chain").await, folded(&store, |_| true).await);
     assert!(store.skips("chain").await.unwrap().is_empty());
-    let messages = store.system_messages("chain").await.unwrap();
+    let messages = store.messages(&everfold::MessageQuery::of("chain")).await.unwrap();
     assert!(messages.iter().any(|message| message.kind == "skip-settled"));
     runner.stop().await;
 }

@@ -57,7 +57,7 @@ async fn replayed(store: &Store, name: &str, options: ReplayOptions) {
 }
 
 async fn begins_with(store: &Store, name: &str) -> String {
-    let messages = store.system_messages(name).await.unwrap();
+    let messages = store.messages(&everfold::MessageQuery::of(name)).await.unwrap();
     let begun = messages.into_iter().find(|message| message.message.contains("replay begins"));
     begun.unwrap().message
 }

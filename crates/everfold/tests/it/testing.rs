@@ -44,12 +44,12 @@ impl DocumentProjection for Sums {
     }
 }
 
-fn sums() -> everfold::ProjectionBuilder<everfold::Documents<Sums>> {
+fn sums() -> everfold::ProjectionBuilder<everfold::DocumentBody<Sums>> {
     Projection::document("sums", 1, Sums)
 }
 
 fn test(
-    projection: everfold::ProjectionBuilder<everfold::Documents<impl DocumentProjection>>,
+    projection: everfold::ProjectionBuilder<everfold::DocumentBody<impl DocumentProjection>>,
 ) -> ProjectionTest {
     given(ProjectionTest::new(projection.build().unwrap()))
 }

@@ -262,7 +262,7 @@ async fn verifications_are_recorded(fixture: Fixture) {
     let status = store.projection("numbers").await.unwrap().verified.unwrap();
     assert_eq!((status.differences, status.scope.as_str()), (1, "all"));
     assert_eq!(status.at, second.verified_at);
-    let messages = store.system_messages("numbers").await.unwrap();
+    let messages = store.messages(&everfold::MessageQuery::of("numbers")).await.unwrap();
     let told: Vec<_> = messages.iter().filter(|message| message.kind == "verified").collect();
     assert_eq!(told.len(), 1);
     assert!(told[0].message.contains("1 of 1 rows"), "{}", told[0].message);

@@ -221,7 +221,7 @@ impl Rebuild {
 
     /// What would be done: for what is not registered yet the plan says so.
     async fn tell(&self, store: &Store, projection: Option<Projection>) -> anyhow::Result<Outcome> {
-        let mut plan = store.plan(projection.iter().cloned().collect()).await?;
+        let mut plan = store.plan(projection.iter().cloned()).await?;
         plan.changes.retain(|change| change.name == self.name);
         if plan.changes.iter().any(preview::is_planned) {
             return super::plan::tell(store, plan, self.following.json);

@@ -54,7 +54,9 @@ impl Projection {
     /// ```
     ///
     /// # Errors
-    /// The first thing that is wrong with them, with file and line.
+    /// The first thing that is wrong with them, with file and line: [`ProjectionError::File`] if a file cannot
+    /// be read or used, [`ProjectionError::Invalid`] if a projection breaks a rule, [`ProjectionError::Sql`] if
+    /// its SQL cannot be right.
     pub fn load_all(project: impl AsRef<Path>) -> Result<Vec<Projection>, ProjectionError> {
         let project = plain_path(project.as_ref());
         let upcasters = load_upcasters(&project.join(UPCASTERS))?;

@@ -141,9 +141,28 @@ impl Store {
     /// What would happen if these projections, those of a project, were registered and rebuilt, and
     /// what it would take. Changes nothing.
     ///
+    /// ```
+    /// use everfold::{PlannedAction, Projection};
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+    /// # use shop::*;
+    /// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
+    /// # let (_folder, store) = with_carts().await;
+    /// let plan = store.plan([Projection::document("carts", 2, Carts).build()?]).await?;
+    /// let change = &plan.changes[0];
+    /// assert_eq!(change.action, PlannedAction::RebuildBeside);
+    /// assert_eq!((change.from, change.to, change.events), (Some(1), Some(2), Some(3)));
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
-    /// If the database refuses or cannot be reached, or an upcaster does not fit a projection's SQL.
-    pub async fn plan(&self, projections: Vec<Projection>) -> Result<Plan, ProjectionError> {
+    /// [`ProjectionError::Invalid`] if one does not fit this store, such as SQL without an upcaster that the
+    /// store has; [`ProjectionError::Store`] if the database refuses or cannot be reached. That one would be
+    /// refused is no error, but part of the plan.
+    pub async fn plan(
+        &self,
+        projections: impl IntoIterator<Item = Projection>,
+    ) -> Result<Plan, ProjectionError> {
         let mut seen = Seen::look(self).await?;
         let mut changes = Vec::new();
         for projection in projections {
