@@ -8,6 +8,8 @@
 //! | `text output` | what the block before it prints: `…` stands for anything, alone for any lines |
 //! | `toml file=NAME`, `sql file=NAME` | is written to the file |
 //!
+//! The page of an example is followed in a copy of its folder.
+//!
 //! All other blocks are only shown; what the reader need not see stands in a comment (`<!-- … -->`). On
 //! SQLite `read_model_` stands for `read_model.` in SQL.
 
@@ -49,20 +51,20 @@ followed!(
         guide_to_the_command: "guide/command.md",
         guide_to_projections: "guide/projections.md",
         guide_to_rebuilds: "guide/rebuilds.md",
+        example_of_a_bank: "../examples/bank/README.md",
     ],
     [
         start_with_sql: "start/sql.md",
         guide_to_sql: "guide/sql.md",
         migrate_from_an_outbox: "how-to/migrate-from-an-outbox.md",
         reference_of_tables: "reference/tables.md",
+        example_of_orders: "../examples/orders/README.md",
     ],
 );
 
 #[test]
 fn every_page_with_something_to_run_is_followed() {
-    let mut pages = Vec::new();
-    collect(&docs(), &mut pages);
-    for page in pages {
+    for page in pages() {
         let steps = steps(&fs::read_to_string(&page).unwrap());
         let name = page.strip_prefix(docs()).unwrap().to_str().unwrap();
         let runs =
@@ -73,9 +75,7 @@ fn every_page_with_something_to_run_is_followed() {
 
 #[test]
 fn links_between_pages_lead_somewhere() {
-    let mut pages = vec![docs().join("../README.md")];
-    collect(&docs(), &mut pages);
-    for page in pages {
+    for page in pages().into_iter().chain([docs().join("../README.md")]) {
         let text = fs::read_to_string(&page).unwrap();
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let file = link.split('#').next().unwrap();
@@ -145,16 +145,18 @@ fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
 }
 
-/// The Markdown files in a folder and those below it.
-fn collect(folder: &Path, pages: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            collect(&path, pages);
-        } else if path.extension().is_some_and(|extension| extension == "md") {
-            pages.push(path);
-        }
-    }
+/// The pages of the documentation and of the examples.
+fn pages() -> Vec<PathBuf> {
+    let folders = [docs(), docs().join("../examples")];
+    let files = folders.iter().flat_map(|folder| files(folder));
+    files.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect()
+}
+
+/// The files in a folder and those below it, without what installing modules has put there.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let paths = paths.filter(|path| !path.ends_with("node_modules"));
+    paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
 /// A block that matters, and the line where it begins.
@@ -217,8 +219,21 @@ struct Reader<'a> {
     seen: String,
 }
 
+/// Gives the reader the folder of an example, without a store that somebody has made there.
+fn copy(example: &Path, shop: &Shop) {
+    for file in files(example).iter().filter(|file| !file.ends_with("everfold.db")) {
+        let copy = shop.folder.path().join(file.strip_prefix(example).unwrap());
+        fs::create_dir_all(copy.parent().unwrap()).unwrap();
+        fs::copy(file, copy).unwrap();
+    }
+}
+
 fn follow(page: &str, shop: &Shop) {
-    let text = fs::read_to_string(docs().join(page)).unwrap();
+    let page_file = docs().join(page);
+    if page.starts_with("../examples/") {
+        copy(page_file.parent().unwrap(), shop);
+    }
+    let text = fs::read_to_string(page_file).unwrap();
     let mut reader = Reader { shop, folder: shop.folder.path().to_owned(), seen: String::new() };
     for step in steps(&text) {
         let place = format!("{page}:{}", step.line);
