@@ -105,7 +105,7 @@ async function main() {
   // Inline: there with the commit. Catch-up: wait until it has come to the position of the append.
   const bob = await one(client, "SELECT * FROM read_model.orders_by_customer WHERE customer = 'bob'");
   console.log(`bob's orders: ${bob.orders} for ${bob.cents}`);
-  const waited = "SELECT everfold.wait_for('products_sold', $1) AS reached";
+  const waited = "SELECT everfold.wait_for('products_sold', $1, 30000) AS reached";
   const { reached } = await one(client, waited, [first.last_position]);
   assert(reached, "products_sold is not fed: start `everfold run`");
   const { sold } = await one(client, "SELECT sold FROM read_model.products_sold WHERE sku = 'cup'");

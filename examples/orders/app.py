@@ -99,7 +99,7 @@ def main(url):
     # Inline: there with the commit. Catch-up: wait until it has come to the position of the append.
     sql = "SELECT orders, cents FROM read_model.orders_by_customer WHERE customer = 'bob'"
     print("bob's orders: %s for %s" % connection.execute(sql).fetchone())
-    (reached,) = connection.execute("SELECT everfold.wait_for('products_sold', %s)", (first[0],)).fetchone()
+    (reached,) = connection.execute("SELECT everfold.wait_for('products_sold', %s, 30000)", (first[0],)).fetchone()
     assert reached, "products_sold is not fed: start `everfold run`"
     (sold,) = connection.execute("SELECT sold FROM read_model.products_sold WHERE sku = 'cup'").fetchone()
     print(f"cups sold: {sold}")

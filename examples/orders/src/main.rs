@@ -121,7 +121,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let bob = "SELECT orders, cents FROM read_model.orders_by_customer WHERE customer = 'bob'";
     let (orders, cents): (i64, i64) = sqlx::query_as(bob).fetch_one(&mut *db).await?;
     println!("bob's orders: {orders} for {cents}");
-    let wait = sqlx::query_scalar("SELECT everfold.wait_for('products_sold', $1)").bind(first.0);
+    let wait =
+        sqlx::query_scalar("SELECT everfold.wait_for('products_sold', $1, 30000)").bind(first.0);
     let reached: bool = wait.fetch_one(&mut *db).await?;
     assert!(reached, "products_sold is not fed: start `everfold run`");
     let sold = sqlx::query_scalar("SELECT sold FROM read_model.products_sold WHERE sku = 'cup'");
