@@ -10,6 +10,7 @@
 //! | a pooler in transaction mode | [`PgBouncer::start`] |
 //! | a connection that breaks at a chosen moment | [`Proxy::start`] |
 //! | a random workload that can be repeated | [`Seed::from_env_or_random`] |
+//! | an example run as its README says | [`printed`], [`shown`] |
 //! | to wait for something | [`eventually`], never a fixed sleep |
 //!
 //! # Environment
@@ -36,6 +37,7 @@ mod messages;
 mod pgbouncer;
 mod port;
 mod proxy;
+mod readme;
 mod seed;
 mod server;
 mod trap;
@@ -46,6 +48,7 @@ pub use database::TestDatabase;
 pub use pgbouncer::{DEFAULT_POOL_SIZE, PgBouncer};
 pub use port::free_port;
 pub use proxy::{Loss, Proxy};
+pub use readme::{printed, shown};
 pub use seed::Seed;
 pub use server::Server;
 pub use wait::{eventually, eventually_blocking};

@@ -15,7 +15,7 @@
 //! | `text` | is a picture, a form or a message |
 //!
 //! There are no others. What the reader need not see stands in a comment (`<!-- … -->`). On SQLite
-//! `read_model_` stands for `read_model.` in SQL.
+//! `read_model_` stands for `read_model.` in SQL. The page of an example is followed in a copy of its folder.
 
 mod functions;
 
@@ -69,6 +69,7 @@ followed!(
         many_workers: "how-to/many-workers.md",
         upgrade: "how-to/upgrade.md",
         reference_of_files: "reference/toml.md",
+        example_of_a_bank: "../examples/bank/README.md",
     ],
     [
         readme: "../README.md",
@@ -78,6 +79,7 @@ followed!(
         reference_of_tables: "reference/tables.md",
         replicas: "how-to/replicas.md",
         locks: "locks.md",
+        example_of_orders: "../examples/orders/README.md",
     ],
     [pgbouncer: "how-to/pgbouncer.md"],
 );
@@ -212,23 +214,19 @@ fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
 }
 
-/// The README and all pages.
+/// The README, the pages of the documentation, and those of the examples.
 fn pages() -> Vec<PathBuf> {
-    let mut pages = vec![docs().join("../README.md")];
-    collect(&docs(), &mut pages);
-    pages
+    let folders = [docs(), docs().join("../examples")];
+    let files = folders.iter().flat_map(|folder| files(folder));
+    let pages = files.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    pages.chain([docs().join("../README.md")]).collect()
 }
 
-/// The Markdown files in a folder and those below it.
-fn collect(folder: &Path, pages: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            collect(&path, pages);
-        } else if path.extension().is_some_and(|extension| extension == "md") {
-            pages.push(path);
-        }
-    }
+/// The files in a folder and those below it, without what installing modules has put there.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let paths = paths.filter(|path| !path.ends_with("node_modules"));
+    paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
 /// A block, and the line where it begins.
@@ -317,8 +315,21 @@ struct Reader<'a> {
     seen: String,
 }
 
+/// Gives the reader the folder of an example, without a store that somebody has made there.
+fn copy(example: &Path, shop: &Shop) {
+    for file in files(example).iter().filter(|file| !file.ends_with("everfold.db")) {
+        let copy = shop.folder.path().join(file.strip_prefix(example).unwrap());
+        fs::create_dir_all(copy.parent().unwrap()).unwrap();
+        fs::copy(file, copy).unwrap();
+    }
+}
+
 fn follow(page: &str, shop: &Shop) {
-    let text = fs::read_to_string(docs().join(page)).unwrap();
+    let page_file = docs().join(page);
+    if page.starts_with("../examples/") {
+        copy(page_file.parent().unwrap(), shop);
+    }
+    let text = fs::read_to_string(page_file).unwrap();
     let mut reader = Reader { shop, folder: shop.folder.path().to_owned(), seen: String::new() };
     let here = if shop.is_sqlite() { "sqlite" } else { "postgres" };
     let mut passed_over = false;

@@ -1,6 +1,6 @@
 //! The first steps: open a store, append to a stream, read everything back as typed events.
 //!
-//! `cargo run -p everfold --example cart [URL]`, by default on the file `shop.db` in a temp folder.
+//! `cargo run --bin first_steps [URL]`, by default on the file `shop.db` in a temp folder.
 
 use everfold::{ExpectedVersion, NewEvent, Store};
 use serde::{Deserialize, Serialize};

@@ -1,0 +1,4 @@
+CREATE TABLE read_model.products_sold (
+    sku TEXT PRIMARY KEY,
+    sold BIGINT NOT NULL
+);
