@@ -1,4 +1,4 @@
-//! Databases for tests of projections, and queries by people in them.
+//! Databases for tests of projections, and queries in them.
 
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
@@ -31,6 +31,29 @@ pub(crate) async fn query_rows(url: &str, query: &str) -> Result<Vec<Vec<Value>>
     let query = format!("SELECT row_to_json(q)::text FROM (\n{query}\n) AS q");
     let rows = client.query(&query, &[]).await.map_err(said)?;
     rows.iter().map(|row| columns(row.get(0))).collect()
+}
+
+/// The rows of a table of the read model, these columns of them.
+pub(crate) async fn table_rows(
+    url: &str,
+    table: &str,
+    columns: &[String],
+) -> Result<Vec<Vec<Value>>, String> {
+    let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
+    let selected: Vec<String> = columns.iter().map(|column| quoted(column)).collect();
+    let selected = if selected.is_empty() { "1".to_owned() } else { selected.join(", ") };
+    let query = format!("SELECT {selected} FROM read_model.{}", quoted(table));
+    let mut rows = query_rows(url, &query).await?;
+    rows.iter_mut().for_each(|row| row.truncate(columns.len()));
+    Ok(rows)
+}
+
+/// The columns of a table of the read model, in their order.
+pub(crate) async fn table_columns(url: &str, table: &str) -> Result<Vec<String>, String> {
+    let query = "SELECT column_name::text FROM information_schema.columns \
+        WHERE table_schema = 'read_model' AND table_name = $1 ORDER BY ordinal_position";
+    let rows = connect(url).await?.query(query, &[&table]).await.map_err(said)?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 async fn connect(url: &str) -> Result<Client, String> {
