@@ -28,6 +28,7 @@ mod skips;
 mod snapshot;
 mod snapshots;
 mod status;
+mod test;
 mod verify;
 mod wait;
 
@@ -46,6 +47,7 @@ pub(crate) enum Command {
     Import(import::Import),
     Export(export::Export),
     Events(events::Events),
+    Test(test::Test),
     Run(run::Run),
     Status(status::Status),
     Health(health::Health),
@@ -81,6 +83,7 @@ impl Command {
             Command::Import(command) => command.run(global).await,
             Command::Export(command) => command.run(global).await,
             Command::Events(command) => command.run(global).await,
+            Command::Test(command) => command.run(global).await,
             Command::Run(command) => command.run(global).await,
             Command::Status(command) => command.run(global).await,
             Command::Health(command) => command.run(global).await,

@@ -56,6 +56,20 @@ impl Rows {
     }
 }
 
+impl RowDifference {
+    /// The names of the columns whose values do not mean the same; all of them, where there is only
+    /// one row.
+    #[must_use]
+    pub fn columns_that_differ(&self) -> Vec<&str> {
+        let differs = |at: usize| match (&self.expected, &self.found) {
+            (Some(expected), Some(found)) => !same_cell(&expected[at], &found[at]),
+            _ => true,
+        };
+        let columns = self.columns.iter().enumerate();
+        columns.filter(|(at, _)| differs(*at)).map(|(_, name)| name.as_str()).collect()
+    }
+}
+
 /// In how many columns two rows mean the same.
 fn agreement(expected: &[Value], found: &[Value]) -> usize {
     expected.iter().zip(found).filter(|(expected, found)| same_cell(expected, found)).count()
@@ -107,6 +121,10 @@ mod tests {
         let columns = vec!["id".to_owned(), "n".to_owned()];
         let expected = Rows { table: "t".to_owned(), columns, rows: rows(expected) };
         let found = expected.differences(rows(found)).into_iter();
+        let found = found.inspect(|row| match (&row.expected, &row.found) {
+            (Some(_), Some(_)) => assert_eq!(row.columns_that_differ(), ["n"]),
+            _ => assert_eq!(row.columns_that_differ(), ["id", "n"]),
+        });
         found.map(|row| (row.expected.map(Value::Array), row.found.map(Value::Array))).collect()
     }
 
