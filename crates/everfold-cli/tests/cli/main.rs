@@ -15,4 +15,5 @@ mod run;
 mod schema;
 mod shop;
 mod support;
+mod testing;
 mod usage;

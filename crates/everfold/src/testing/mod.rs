@@ -86,7 +86,7 @@ use compare::Expectation;
 use failure::Cause;
 use history::{Given, one_by_one};
 use run::{Plan, Setting};
-use scratch::Place;
+use scratch::{Place, Scratch};
 use table::Rows;
 
 use crate::projection::Projection;
@@ -137,9 +137,9 @@ impl ProjectionTest {
         self
     }
 
-    /// On the store of this URL. PostgreSQL: in databases that are made beside the one named and
+    /// On the store of this URL. PostgreSQL: in a database that is made beside the one named and
     /// dropped afterwards, so the role must be allowed to make some (`CREATEDB`), and a pooler must
-    /// not be between. SQLite: in files in the same folder. Nothing that is there is touched.
+    /// not be between. SQLite: in a file in the same folder. Nothing that is there is touched.
     pub fn on(mut self, url: impl Into<String>) -> Self {
         self.place = Place::Beside(url.into());
         self
@@ -299,39 +299,60 @@ impl ProjectionTest {
     /// # Errors
     /// If the projection cannot be made there.
     pub async fn tables(&self) -> Result<Vec<(String, Vec<String>)>, TestFailure> {
-        let cause = |cause: Cause| TestFailure::before(self.projection.name(), cause);
-        run::tables(&self.projection, &self.setting()).await.map_err(cause)
+        let failed = |cause: Cause| TestFailure::before(self.projection.name(), cause);
+        let scratch = self.scratch().await?;
+        let tables = run::tables(&self.projection, &scratch, &self.setting()).await;
+        scratch.remove().await.map_err(Cause::from).map_err(failed)?;
+        tables.map_err(failed)
     }
 
-    /// Runs the events through the projection, as given and in every variant, each on a store of its
-    /// own.
+    /// Runs the events through the projection, as given and in every variant, each on an empty store.
     ///
     /// # Errors
     /// The first variant whose read model is not as expected, and the first difference.
     pub async fn run(self) -> Result<(), TestFailure> {
         let name = self.projection.name();
         let at_once = |said: String| Err(TestFailure::before(name, Cause::NotRun(said)));
-        if let Some(wrong) = self.wrong {
-            return at_once(wrong);
+        if let Some(wrong) = &self.wrong {
+            return at_once(wrong.clone());
         }
         if self.expectations.is_empty() && self.refused.is_none() {
             let said =
                 "nothing is expected: add then_documents, then_rows, then_table or then_refused";
             return at_once(said.to_owned());
         }
-        for plan in self.plans() {
+        let scratch = self.scratch().await?;
+        let outcome = self.run_all(&scratch).await;
+        let removed = scratch.remove().await;
+        outcome?;
+        removed.map_err(|said| TestFailure::before(name, Cause::NotRun(said)))
+    }
+
+    async fn run_all(&self, scratch: &Scratch) -> Result<(), TestFailure> {
+        let name = self.projection.name();
+        for (number, plan) in self.plans().into_iter().enumerate() {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(TestFailure::before(name, Cause::Stopped));
             }
-            let ran = plan.run(&self.setting()).await;
-            ran.map_err(|cause| TestFailure::within(name, &plan.name, plan.variation, cause))?;
+            let ran = async {
+                if number > 0 {
+                    scratch.empty().await?;
+                }
+                plan.run(scratch, &self.setting()).await
+            };
+            let failed = |cause| TestFailure::within(name, &plan.name, plan.variation, cause);
+            ran.await.map_err(failed)?;
         }
         Ok(())
     }
 
+    async fn scratch(&self) -> Result<Scratch, TestFailure> {
+        let failed = |said| TestFailure::before(self.projection.name(), Cause::NotRun(said));
+        Scratch::create(&self.place).await.map_err(failed)
+    }
+
     fn setting(&self) -> Setting<'_> {
         Setting {
-            place: &self.place,
             upcasters: &self.upcasters,
             expectations: &self.expectations,
             ignored: &self.ignored,

@@ -11,7 +11,7 @@ use super::compare::{Expectation, documents_differ, remove, rows_differ};
 use super::failure::Cause;
 use super::history::Given;
 use super::refused;
-use super::scratch::{Place, Scratch};
+use super::scratch::Scratch;
 use super::variant::Variation;
 use crate::projection::definition::Lifecycle;
 use crate::projection::generation::{Generation, Lease};
@@ -40,7 +40,6 @@ pub(super) struct Plan {
 
 /// What every run of a test has in common.
 pub(super) struct Setting<'a> {
-    pub(super) place: &'a Place,
     pub(super) upcasters: &'a Arc<Upcasters>,
     pub(super) expectations: &'a [Expectation],
     /// Paths of fields of documents that are not compared.
@@ -83,15 +82,8 @@ impl Course {
 }
 
 impl Plan {
-    /// Runs it; the error says what went wrong or differs.
-    pub(super) async fn run(&self, setting: &Setting<'_>) -> Result<(), Cause> {
-        let scratch = Scratch::create(setting.place).await?;
-        let outcome = self.run_at(&scratch, setting).await;
-        scratch.remove().await?;
-        outcome
-    }
-
-    async fn run_at(&self, scratch: &Scratch, setting: &Setting<'_>) -> Result<(), Cause> {
+    /// Runs it on an empty store; the error says what went wrong or differs.
+    pub(super) async fn run(&self, scratch: &Scratch, setting: &Setting<'_>) -> Result<(), Cause> {
         let store = open(scratch, setting).await?;
         let outcome = self.run_on(&store, scratch, setting).await;
         store.close().await;
@@ -266,16 +258,6 @@ impl Plan {
 
 /// The tables that a projection makes, each with its columns.
 pub(super) async fn tables(
-    projection: &Projection,
-    setting: &Setting<'_>,
-) -> Result<Vec<(String, Vec<String>)>, Cause> {
-    let scratch = Scratch::create(setting.place).await?;
-    let outcome = tables_at(projection, &scratch, setting).await;
-    scratch.remove().await?;
-    outcome
-}
-
-async fn tables_at(
     projection: &Projection,
     scratch: &Scratch,
     setting: &Setting<'_>,

@@ -12,6 +12,8 @@ use crate::table::Table;
 
 /// Most rows that are shown of a case; JSON has all of them.
 const ROWS_MAX: usize = 10;
+/// Longest text of the columns in which a row is as expected.
+const KEY_MAX: usize = 40;
 /// Below the word that begins a case's line.
 const INDENT: &str = "          ";
 
@@ -188,10 +190,18 @@ fn sides(row: &RowDifference) -> (String, String, String) {
     let apart = row.columns_that_differ();
     let differs = |name: &str| apart.contains(&name);
     (
-        side(&row.expected, &|name| !differs(name)),
+        short(side(&row.expected, &|name| !differs(name))),
         side(&row.expected, &differs),
         side(&row.found, &differs),
     )
+}
+
+/// What tells a row from others stands at its begin, as a rule; what differs is shown whole.
+fn short(text: String) -> String {
+    match text.char_indices().nth(KEY_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
 }
 
 /// A value as its kind shows: text in quotes, so that "2" is not taken for 2.

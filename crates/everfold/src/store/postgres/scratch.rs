@@ -25,6 +25,19 @@ pub(crate) async fn drop_database(server: &str, name: &str) -> Result<(), String
     connect(server).await?.batch_execute(&statement).await.map_err(said)
 }
 
+/// Drops everything in a database of a test, and ends whoever is still connected.
+pub(crate) async fn drop_schemas(url: &str) -> Result<(), String> {
+    let ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+        WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename = current_user";
+    let schemas = "SELECT string_agg(format('DROP SCHEMA %I CASCADE;', nspname), ' ') \
+        FROM pg_namespace WHERE nspname <> 'information_schema' AND nspname <> 'public' \
+        AND nspname NOT LIKE 'pg\\_%'";
+    let client = connect(url).await?;
+    client.batch_execute(ended).await.map_err(said)?;
+    let drops: Option<String> = client.query_one(schemas, &[]).await.map_err(said)?.get(0);
+    client.batch_execute(&drops.unwrap_or_default()).await.map_err(said)
+}
+
 /// The rows of a query as JSON, columns in their order.
 pub(crate) async fn query_rows(url: &str, query: &str) -> Result<Vec<Vec<Value>>, String> {
     let client = connect(url).await?;
