@@ -60,7 +60,7 @@ impl Bench {
             Ok(()) => Verdict::Passed { variants },
             Err(failure) if failure.is_stopped() => Verdict::Stopped,
             Err(failure) if failure.is_difference() => failed(&failure),
-            Err(failure) => Verdict::NotRun { message: self.with_advice(failure.to_string()) },
+            Err(failure) => Verdict::NotRun { message: self.with_advice(&failure) },
         }
     }
 
@@ -82,7 +82,7 @@ impl Bench {
     async fn tables_of(&mut self, projection: &str) -> Result<Vec<Table>, String> {
         if !self.tables.contains_key(projection) {
             let found = self.test(projection).tables().await;
-            let found = found.map_err(|failure| self.with_advice(failure.to_string()));
+            let found = found.map_err(|failure| self.with_advice(&failure));
             self.tables.insert(projection.to_owned(), found);
         }
         self.tables[projection].clone()
@@ -97,7 +97,11 @@ impl Bench {
     }
 
     /// SQL for PostgreSQL alone is no mistake, but it cannot be run here.
-    fn with_advice(&self, message: String) -> String {
+    fn with_advice(&self, failure: &TestFailure) -> String {
+        let message = match failure.variant() {
+            Some(variant) => format!("{variant}: {}", failure.message()),
+            None => failure.message().to_owned(),
+        };
         match &self.url {
             Some(_) => message,
             None => format!(
