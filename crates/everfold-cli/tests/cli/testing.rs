@@ -385,6 +385,7 @@ fn store_of_the_project_is_not_asked_for() {
     command.env("EVERFOLD_URL", "postgres://nobody@127.0.0.1:1/none");
     assert_eq!(ended(command.spawn().unwrap()).done().json()["store"], "sqlite");
     let ran = folder.run(&["test", "--url", "postgres://nobody@127.0.0.1:1/none"]).exits(1);
+    assert!(ran.stdout.contains("the server cannot be reached: "), "{ran:#?}");
     assert!(ran.stdout.contains("0 passed, 0 failed, 3 could not be run"), "{ran:#?}");
     folder.write("everfold.toml", "[tests]\nurl = \"\"\n");
     folder.run(&["test"]).fails(1, "everfold.toml line 1: unknown field `tests`");

@@ -154,11 +154,12 @@ impl Plan {
     ) -> Result<(), Cause> {
         let worker = Uuid::now_v7();
         let mark = store.high_water_mark().await.map_err(text)?;
+        let last = store.last_position().await.map_err(text)?;
         for lease in leases(store, generation, worker).await? {
             let failed = self.catch_up_shard(store, generation, lease, mark, worker).await?;
             if let Some(Failure { position, message }) = failed {
                 let said = format!("the event at position {position} was refused: {message}");
-                course.stop(said, position == mark)?;
+                course.stop(said, position == last)?;
             }
         }
         store.backend().leave(worker).await.map_err(text).map_err(Cause::from)

@@ -1,5 +1,7 @@
 //! Databases for tests of projections, and queries in them.
 
+use std::error::Error;
+
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use tokio_postgres::Client;
@@ -11,9 +13,7 @@ pub(crate) async fn create_database(server: &str, name: &str) -> Result<String, 
     // Nobody is ever connected to template0, so that tests do not get in each other's way.
     let statement = format!("CREATE DATABASE {name} TEMPLATE template0");
     let failed = |error: tokio_postgres::Error| {
-        let said =
-            error.as_db_error().map_or(error.to_string(), |error| error.message().to_owned());
-        format!("a database for the test cannot be made beside the one named: {said}")
+        format!("a database for the test cannot be made beside the one named: {}", said(error))
     };
     connect(server).await?.batch_execute(&statement).await.map_err(failed)?;
     Ok(with_database(server, name))
@@ -71,13 +71,19 @@ pub(crate) async fn table_columns(url: &str, table: &str) -> Result<Vec<String>,
 
 async fn connect(url: &str) -> Result<Client, String> {
     let target = Target::parse(url).map_err(|error| error.to_string())?;
-    let (client, connection) = target.connect().await.map_err(said)?;
+    let unreachable = |error| format!("the server cannot be reached: {}", said(error));
+    let (client, connection) = target.connect().await.map_err(unreachable)?;
     tokio::spawn(connection);
     Ok(client)
 }
 
+/// What the server says, or else the driver with its cause.
 fn said(error: tokio_postgres::Error) -> String {
-    error.as_db_error().map_or(error.to_string(), |error| error.message().to_owned())
+    match (error.as_db_error(), error.source()) {
+        (Some(error), _) => error.message().to_owned(),
+        (None, Some(cause)) => format!("{error}: {cause}"),
+        (None, None) => error.to_string(),
+    }
 }
 
 /// The values of a JSON object in the order in which they stand there.
