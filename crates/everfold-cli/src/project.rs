@@ -26,6 +26,8 @@ struct ProjectFile {
     store: StoreSection,
     #[serde(default)]
     project: ProjectSection,
+    #[serde(default)]
+    test: TestSection,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -37,6 +39,12 @@ struct ProjectSection {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StoreSection {
+    url: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TestSection {
     url: Option<String>,
 }
 
@@ -152,6 +160,24 @@ impl Target {
             ),
             _ => Ok(()),
         }
+    }
+}
+
+/// Where tests make their stores: beside the one that `--url` names, or else `[test] url`; `None`: in
+/// SQLite files. The project's own store is not theirs to use.
+///
+/// # Errors
+/// If the project folder or its settings cannot be used.
+pub(crate) fn test_url(global: &Global) -> anyhow::Result<Option<String>> {
+    let folder = global.folder();
+    if !folder.is_dir() {
+        bail!("no project folder at {}", folder.display());
+    }
+    let settings = read_project_file(&folder.join(PROJECT_FILE))?;
+    match (&global.url, settings.test.url) {
+        (Some(url), _) => Ok(Some(url.clone())),
+        (None, Some(url)) => relative_to(&url, folder).map(Some),
+        (None, None) => Ok(None),
     }
 }
 

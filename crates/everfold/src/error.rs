@@ -394,6 +394,19 @@ pub enum ImportError {
         /// The import's name.
         name: String,
     },
+    /// An inline projection refused an event, and its policy is to stop.
+    #[error(
+        "inline projection \"{projection}\" refused an event: {message}; the lines from {line} on \
+         were not imported"
+    )]
+    Projection {
+        /// The projection's name.
+        projection: String,
+        /// What it said.
+        message: String,
+        /// The first line of the transaction that was undone.
+        line: u64,
+    },
     /// The source could not be read.
     #[error("the import's source cannot be read: {0}")]
     Source(#[from] std::io::Error),

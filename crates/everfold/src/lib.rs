@@ -13,6 +13,7 @@ mod error;
 mod event;
 mod import;
 mod metadata;
+mod nearest;
 mod options;
 mod position;
 mod projection;
@@ -77,3 +78,9 @@ pub mod sqlite {
 }
 
 pub use uuid::Uuid;
+
+/// What the command shares with the library. No part of the API.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::nearest::nearest;
+}

@@ -24,7 +24,7 @@ macro_rules! template {
 }
 
 /// Files that are the same in every project.
-const TEMPLATES: [(&str, &str); 9] = [
+const TEMPLATES: [(&str, &str); 11] = [
     template!("events.sample.jsonl"),
     template!("README.md"),
     template!("projections/cart_totals/projection.toml"),
@@ -34,9 +34,11 @@ const TEMPLATES: [(&str, &str); 9] = [
     template!("projections/events_per_day/create.sql"),
     template!("projections/events_per_day/apply.sql"),
     template!("projections/events_per_day/apply.sqlite.sql"),
+    template!("tests/cart_totals.toml"),
+    template!("tests/events_per_day.toml"),
 ];
 
-/// Make a project folder: settings, sample events, two projections, and a store
+/// Make a project folder: settings, sample events, two projections with tests, and a store
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Files that are there already are never overwritten.
@@ -101,7 +103,7 @@ impl Init {
             folder: folder.display().to_string(),
             store: target.location(),
             files: files().map(str::to_owned).collect(),
-            next: ["run --once", &format!("import {SAMPLE_FILE}"), "run --once", "status"]
+            next: ["test", "run --once", &format!("import {SAMPLE_FILE}"), "run --once", "status"]
                 .map(|command| format!("everfold {command}"))
                 .to_vec(),
             url_is_left_out: url.is_none() && *target.origin() != Origin::Default,

@@ -30,6 +30,7 @@ mod skips;
 mod snapshot;
 mod snapshots;
 mod status;
+mod test;
 mod verify;
 mod wait;
 
@@ -49,6 +50,7 @@ pub(crate) enum Command {
     Import(import::Import),
     Export(export::Export),
     Events(events::Events),
+    Test(test::Test),
     Run(run::Run),
     Status(status::Status),
     Show(show::Show),
@@ -86,6 +88,7 @@ impl Command {
             Command::Import(command) => command.run(global).await,
             Command::Export(command) => command.run(global).await,
             Command::Events(command) => command.run(global).await,
+            Command::Test(command) => command.run(global).await,
             Command::Run(command) => command.run(global).await,
             Command::Status(command) => command.run(global).await,
             Command::Show(command) => command.run(global).await,

@@ -55,6 +55,7 @@ async fn shop_adds_up_and_can_be_gone_on_with(shop: Shop) {
         shop.folder.run(&arguments).exits(0);
     }
     project(&["run", "--once"]).exits(0);
+    shop.run(&["--project", "my-shop", "test"]).exits(0).prints("2 passed, 0 failed");
     project(&["promote", "cart_totals"]).exits(0).prints("readers see version 2");
     project(&["verify", "cart_totals", "--all"]).exits(0).prints("all are as the log says");
     project(&["verify", "bestsellers", "--all"]).exits(0).prints("all are as the log says");

@@ -55,6 +55,7 @@ followed!(
     [
         start_with_the_command: "start/command.md",
         add_a_projection: "how-to/add-a-projection.md",
+        test_a_projection: "how-to/test-a-projection.md",
         change_a_projection: "how-to/change-a-projection.md",
         roll_back: "how-to/roll-back.md",
         backfill: "how-to/backfill.md",
@@ -182,6 +183,18 @@ fn reference_names_every_column_code_setting_and_key() {
     let keys = keys.split("const KEYS").nth(1).unwrap().split("];").next().unwrap();
     for key in keys.split('"').skip(1).step_by(2) {
         assert!(toml.contains(&format!("\n| `{key}` |")), "toml.md: {key}");
+    }
+
+    let file = include_str!("../../src/commands/test/file.rs");
+    for list in ["FILE_KEYS", "CASE_KEYS", "EVENT_KEYS"] {
+        let keys = file.split(&format!("const {list}")).nth(1).unwrap().split("];").next().unwrap();
+        for key in keys.split('"').skip(1).step_by(2) {
+            let named = [format!("`{key}`"), format!("`{key}."), format!("`[[{key}]]`")];
+            let (_, tests) = toml.split_once("\n## tests\n").unwrap();
+            let rows = tests.lines().filter(|line| line.starts_with("| `"));
+            let is_named = |row: &str| named.iter().any(|name| row.contains(name));
+            assert!(rows.into_iter().any(is_named), "toml.md: {key}");
+        }
     }
 
     let errors = page("errors.md");

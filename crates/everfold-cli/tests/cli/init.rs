@@ -10,6 +10,7 @@ fn project_is_made_and_its_next_commands_work() {
         next,
         [
             "cd shop",
+            "everfold test",
             "everfold run --once",
             "everfold import events.sample.jsonl",
             "everfold run --once",
@@ -17,7 +18,9 @@ fn project_is_made_and_its_next_commands_work() {
         ]
     );
     let files = ["everfold.toml", "events.sample.jsonl", "README.md", "everfold.db"];
-    for file in files.into_iter().chain(["projections/cart_totals/apply.sql"]) {
+    for file in
+        files.into_iter().chain(["projections/cart_totals/apply.sql", "tests/cart_totals.toml"])
+    {
         assert!(folder.file("shop").join(file).exists(), "{file}");
     }
     for command in &next[1..] {
@@ -66,7 +69,7 @@ fn url_is_kept_in_the_settings() {
     let folder = Folder::new();
     let ran = folder.run(&["init", "shop", "--url", "sqlite:shop/mine.db", "--json"]).done();
     assert_eq!(ran.json()["store"], "sqlite:shop/mine.db");
-    assert_eq!(ran.json()["files"].as_array().unwrap().len(), 10);
+    assert_eq!(ran.json()["files"].as_array().unwrap().len(), 12);
     assert!(folder.read("shop/everfold.toml").contains("\nurl = \"sqlite:mine.db\"\n"));
     folder.run(&["--project", "shop", "append", "--stream", "a", "--type", "T"]).done();
     assert!(folder.file("shop/mine.db").exists());

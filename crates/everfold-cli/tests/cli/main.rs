@@ -17,4 +17,5 @@ mod schema;
 mod shop;
 mod show;
 mod support;
+mod testing;
 mod usage;

@@ -16,6 +16,7 @@ fn help_has_a_purpose_and_examples() {
         &["import", "--help"],
         &["export", "--help"],
         &["events", "--help"],
+        &["test", "--help"],
         &["run", "--help"],
         &["status", "--help"],
         &["health", "--help"],

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::table::Rows;
+
 /// What must hold of the read model in every variant.
 #[derive(Debug, Clone)]
 pub(super) enum Expectation {
@@ -11,6 +13,8 @@ pub(super) enum Expectation {
     Documents(BTreeMap<String, Value>),
     /// The rows of a query, in their order.
     Rows { sql: String, rows: Vec<Vec<Value>> },
+    /// The rows of a table, in any order.
+    Table(Rows),
 }
 
 /// Removes the field at a path of names.
@@ -109,7 +113,7 @@ fn differ(expected: &Value, found: &Value, path: &str) -> Option<String> {
 }
 
 /// Whether two values mean the same: 1 is 1.0, and where a store has no booleans they are 0 and 1.
-fn same(expected: &Value, found: &Value) -> bool {
+pub(super) fn same(expected: &Value, found: &Value) -> bool {
     match (expected, found) {
         (Value::Number(one), Value::Number(other)) => {
             one == other || (one.as_f64() == other.as_f64() && (one.is_f64() || other.is_f64()))

@@ -9,14 +9,16 @@ use crate::{NewEvent, StreamId};
 pub(super) struct Given {
     pub(super) stream: StreamId,
     pub(super) events: Vec<NewEvent>,
+    /// When they were recorded, if not now.
+    pub(super) recorded_at: Option<jiff::Timestamp>,
 }
 
 /// Each event by itself.
 pub(super) fn one_by_one(given: &[Given]) -> Vec<Given> {
     let single = |given: &Given| {
-        let stream = given.stream.clone();
         let events = given.events.clone().into_iter();
-        events.map(move |event| Given { stream: stream.clone(), events: vec![event] })
+        let (stream, recorded_at) = (given.stream.clone(), given.recorded_at);
+        events.map(move |event| Given { stream: stream.clone(), events: vec![event], recorded_at })
     };
     given.iter().flat_map(single).collect()
 }
@@ -101,6 +103,7 @@ mod tests {
         let append = |(n, stream): (usize, &&str)| Given {
             stream: (*stream).into(),
             events: vec![event(n)],
+            recorded_at: None,
         };
         streams.iter().enumerate().map(append).collect()
     }

@@ -59,28 +59,38 @@
 //! ```
 //!
 //! Documents are compared with [`then_documents`](ProjectionTest::then_documents), tables of SQL and
-//! handler projections with [`then_rows`](ProjectionTest::then_rows).
+//! handler projections with [`then_table`](ProjectionTest::then_table) or, by a query,
+//! [`then_rows`](ProjectionTest::then_rows). [`then_refused`](ProjectionTest::then_refused) is for
+//! events that must not get in.
 
+mod append;
 mod compare;
+mod failure;
 mod history;
+mod refused;
 mod run;
 mod scratch;
+mod table;
 mod variant;
 
-use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 use serde_json::Value;
 
+pub use failure::{RowDifference, TestFailure};
 pub use variant::Variation;
 
 use compare::Expectation;
-use history::Given;
+use failure::Cause;
+use history::{Given, one_by_one};
 use run::{Plan, Setting};
-use scratch::Place;
+use scratch::{Place, Scratch};
+use table::Rows;
 
 use crate::projection::Projection;
+use crate::projection::definition::OnError;
 use crate::projection::key::Key;
 use crate::projection::projector::Projector;
 use crate::{NewEvent, Position, RecordedEvent, StreamId, Upcasters, Version};
@@ -96,6 +106,9 @@ pub struct ProjectionTest {
     expectations: Vec<Expectation>,
     ignored: Vec<String>,
     without: Vec<Variation>,
+    /// What refused events say; `None`: nobody asks.
+    refused: Option<Vec<String>>,
+    stop: Arc<AtomicBool>,
     /// The first value that is not JSON.
     wrong: Option<String>,
 }
@@ -111,6 +124,8 @@ impl ProjectionTest {
             expectations: Vec::new(),
             ignored: Vec::new(),
             without: Vec::new(),
+            refused: None,
+            stop: Arc::default(),
             wrong: None,
         }
     }
@@ -122,9 +137,9 @@ impl ProjectionTest {
         self
     }
 
-    /// On the store of this URL. PostgreSQL: in databases that are made beside the one named and
+    /// On the store of this URL. PostgreSQL: in a database that is made beside the one named and
     /// dropped afterwards, so the role must be allowed to make some (`CREATEDB`), and a pooler must
-    /// not be between. SQLite: in files in the same folder. Nothing that is there is touched.
+    /// not be between. SQLite: in a file in the same folder. Nothing that is there is touched.
     pub fn on(mut self, url: impl Into<String>) -> Self {
         self.place = Place::Beside(url.into());
         self
@@ -159,7 +174,19 @@ impl ProjectionTest {
         events: impl IntoIterator<Item = NewEvent>,
     ) -> Self {
         let (stream, events) = (stream.into(), events.into_iter().collect());
-        self.given.push(Given { stream, events });
+        self.given.push(Given { stream, events, recorded_at: None });
+        self
+    }
+
+    /// The same for events that were recorded at this time, for projections that go by it.
+    pub fn given_events_at(
+        mut self,
+        recorded_at: jiff::Timestamp,
+        stream: impl Into<StreamId>,
+        events: impl IntoIterator<Item = NewEvent>,
+    ) -> Self {
+        let (stream, events) = (stream.into(), events.into_iter().collect());
+        self.given.push(Given { stream, events, recorded_at: Some(recorded_at) });
         self
     }
 
@@ -209,15 +236,49 @@ impl ProjectionTest {
         query: impl Into<String>,
         rows: impl IntoIterator<Item = R>,
     ) -> Self {
-        let row = |row: R| match serde_json::to_value(row)? {
-            Value::Array(columns) => Ok(columns),
-            column => Ok(vec![column]),
-        };
-        let rows: Result<_, serde_json::Error> = rows.into_iter().map(row).collect();
-        match rows {
+        match columns_of(rows) {
             Ok(rows) => self.expectations.push(Expectation::Rows { sql: query.into(), rows }),
             Err(error) => _ = self.wrong.get_or_insert(error.to_string()),
         }
+        self
+    }
+
+    /// A table of the read model (`cart_totals`, without `read_model`) has exactly these rows, in any
+    /// order. The columns that are named are compared, by what their values mean: 1 is 1.0, `true` is
+    /// 1 on SQLite, one instant may be written in several ways, and JSON may be text.
+    ///
+    /// ```no_run
+    /// # async fn run(test: everfold::testing::ProjectionTest) -> Result<(), everfold::testing::TestFailure> {
+    /// test.then_table("cart_totals", ["cart_id", "items"], [("cart-1", 3), ("cart-2", 1)]).run().await
+    /// # }
+    /// ```
+    pub fn then_table<C: Into<String>, R: Serialize>(
+        mut self,
+        table: impl Into<String>,
+        columns: impl IntoIterator<Item = C>,
+        rows: impl IntoIterator<Item = R>,
+    ) -> Self {
+        let table = table.into();
+        let columns: Vec<String> = columns.into_iter().map(Into::into).collect();
+        match columns_of(rows) {
+            Ok(rows) if rows.iter().all(|row| row.len() == columns.len()) => {
+                self.expectations.push(Expectation::Table(Rows { table, columns, rows }));
+            }
+            Ok(_) => {
+                let columns = columns.len();
+                let wrong = format!("a row of {table} has not the {columns} values of its columns");
+                self.wrong.get_or_insert(wrong);
+            }
+            Err(error) => _ = self.wrong.get_or_insert(error.to_string()),
+        }
+        self
+    }
+
+    /// Exactly so many events are refused, and what is said of each has one of these texts in it.
+    /// None at all for none: without this, events that the projection's policy puts aside or leaves
+    /// out are passed over. Where the policy is to stop, the event must be the last one given.
+    pub fn then_refused<P: Into<String>>(mut self, parts: impl IntoIterator<Item = P>) -> Self {
+        self.refused = Some(parts.into_iter().map(Into::into).collect());
         self
     }
 
@@ -234,39 +295,107 @@ impl ProjectionTest {
         self
     }
 
-    /// Runs the events through the projection, as given and in every variant, each on a store of its
-    /// own.
+    /// No further variant is begun once this is true: [`run`](Self::run) cleans up, and its failure
+    /// [says so](TestFailure::is_stopped).
+    pub fn stop_when(mut self, stop: Arc<AtomicBool>) -> Self {
+        self.stop = stop;
+        self
+    }
+
+    /// The variants that [`run`](Self::run) goes through, `as given` first.
+    #[must_use]
+    pub fn variants(&self) -> Vec<String> {
+        self.plans().into_iter().map(|plan| plan.name).collect()
+    }
+
+    /// The tables of the read model, each with its columns, as they are on this kind of store.
+    ///
+    /// # Errors
+    /// If the projection cannot be made there.
+    pub async fn tables(&self) -> Result<Vec<(String, Vec<String>)>, TestFailure> {
+        let failed = |cause: Cause| TestFailure::before(self.projection.name(), cause);
+        let scratch = self.scratch().await?;
+        let tables = run::tables(&self.projection, &scratch, &self.setting()).await;
+        scratch.remove().await.map_err(Cause::from).map_err(failed)?;
+        tables.map_err(failed)
+    }
+
+    /// Runs the events through the projection, as given and in every variant, each on an empty store.
     ///
     /// # Errors
     /// The first variant whose read model is not as expected, and the first difference.
     pub async fn run(self) -> Result<(), TestFailure> {
-        let name = self.projection.definition.name.clone();
-        let failure = |said: String| TestFailure(format!("projection \"{name}\": {said}"));
-        if let Some(wrong) = self.wrong {
-            return Err(failure(wrong));
+        let name = self.projection.name();
+        let at_once = |said: String| Err(TestFailure::before(name, Cause::NotRun(said)));
+        if let Some(wrong) = &self.wrong {
+            return at_once(wrong.clone());
         }
-        if self.expectations.is_empty() {
-            return Err(failure("nothing is expected: add then_documents or then_rows".to_owned()));
+        if self.expectations.is_empty() && self.refused.is_none() {
+            let said =
+                "nothing is expected: add then_documents, then_rows, then_table or then_refused";
+            return at_once(said.to_owned());
         }
-        let keys = keys(&self.projection, &self.given, &self.upcasters);
-        let setting = Setting {
-            place: &self.place,
-            upcasters: &self.upcasters,
-            expectations: &self.expectations,
-            ignored: &self.ignored,
-        };
-        for plan in variant::plans(&self.projection, &self.given, &keys, &self.without) {
-            let Plan { name, variation, .. } = &plan;
-            plan.run(&setting).await.map_err(|said| match variation {
-                None => failure(format!("{name}: {said}")),
-                Some(variation) => failure(format!(
-                    "{name}: {said}\nIt is as expected with the events as given; {}",
-                    variation.rule()
-                )),
-            })?;
+        let scratch = self.scratch().await?;
+        let outcome = self.run_all(&scratch).await;
+        let removed = scratch.remove().await;
+        outcome?;
+        removed.map_err(|said| TestFailure::before(name, Cause::NotRun(said)))
+    }
+
+    async fn run_all(&self, scratch: &Scratch) -> Result<(), TestFailure> {
+        let name = self.projection.name();
+        for (number, plan) in self.plans().into_iter().enumerate() {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(TestFailure::before(name, Cause::Stopped));
+            }
+            let ran = async {
+                if number > 0 {
+                    scratch.empty().await?;
+                }
+                plan.run(scratch, &self.setting()).await
+            };
+            let failed = |cause| TestFailure::within(name, &plan.name, plan.variation, cause);
+            ran.await.map_err(failed)?;
         }
         Ok(())
     }
+
+    async fn scratch(&self) -> Result<Scratch, TestFailure> {
+        let failed = |said| TestFailure::before(self.projection.name(), Cause::NotRun(said));
+        Scratch::create(&self.place).await.map_err(failed)
+    }
+
+    fn setting(&self) -> Setting<'_> {
+        Setting {
+            upcasters: &self.upcasters,
+            expectations: &self.expectations,
+            ignored: &self.ignored,
+            refused: self.refused.as_deref(),
+        }
+    }
+
+    fn plans(&self) -> Vec<Plan> {
+        let (mut given, mut without) = (self.given.clone(), self.without.clone());
+        let refusal = self.refused.as_ref().is_some_and(|expected| !expected.is_empty());
+        if refusal && self.projection.definition.settings.on_error == OnError::Stop {
+            // What else is in its append, or comes after it elsewhere, would be refused with it.
+            given = one_by_one(&given);
+            without.extend([Variation::Order, Variation::Shards]);
+        }
+        let keys = keys(&self.projection, &given, &self.upcasters);
+        variant::plans(&self.projection, &given, &keys, &without)
+    }
+}
+
+/// Rows as lists of values: a tuple each, or one value where there is one column.
+fn columns_of<R: Serialize>(
+    rows: impl IntoIterator<Item = R>,
+) -> Result<Vec<Vec<Value>>, serde_json::Error> {
+    let row = |row: R| match serde_json::to_value(row)? {
+        Value::Array(columns) => Ok(columns),
+        column => Ok(vec![column]),
+    };
+    rows.into_iter().map(row).collect()
 }
 
 /// The keys of the events of each append. An event without a key moves freely.
@@ -299,22 +428,3 @@ fn recorded(stream: &StreamId, event: &NewEvent) -> RecordedEvent {
         recorded_at: jiff::Timestamp::UNIX_EPOCH,
     }
 }
-
-/// What a [`ProjectionTest`] found, in several lines for people to read.
-#[derive(Clone)]
-pub struct TestFailure(String);
-
-impl fmt::Display for TestFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// The same, so that `unwrap` and a test that returns it show the lines as they are.
-impl fmt::Debug for TestFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl std::error::Error for TestFailure {}

@@ -6,17 +6,20 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::append::append;
 use super::compare::{Expectation, documents_differ, remove, rows_differ};
+use super::failure::Cause;
 use super::history::Given;
-use super::scratch::{Place, Scratch};
+use super::refused;
+use super::scratch::Scratch;
 use super::variant::Variation;
 use crate::projection::definition::Lifecycle;
 use crate::projection::generation::{Generation, Lease};
-use crate::projection::job::{CAREFUL_EVENTS, Job, Task};
+use crate::projection::job::{CAREFUL_EVENTS, Failure, Job, Task};
 use crate::projection::projector::{ApplyError, Projector};
 use crate::projection::{GenerationStatus, Projection};
 use crate::store::{Registration, Tick};
-use crate::{ExpectedVersion, Position, Store, StoreOptions, Upcasters, Uuid};
+use crate::{MessageQuery, Position, Store, StoreOptions, Upcasters, Uuid};
 
 /// Longer than any test.
 const LEASE_TTL: Duration = Duration::from_secs(600);
@@ -37,30 +40,51 @@ pub(super) struct Plan {
 
 /// What every run of a test has in common.
 pub(super) struct Setting<'a> {
-    pub(super) place: &'a Place,
     pub(super) upcasters: &'a Arc<Upcasters>,
     pub(super) expectations: &'a [Expectation],
     /// Paths of fields of documents that are not compared.
     pub(super) ignored: &'a [String],
+    /// What events that are refused say, each; `None`: nobody asks.
+    pub(super) refused: Option<&'a [String]>,
+}
+
+/// How a run went on the way to the read model.
+struct Course {
+    /// What the projection said of events that it refused.
+    refusals: Vec<String>,
+    /// It stopped at one, as its policy says.
+    stopped: bool,
+    may_stop: bool,
+}
+
+impl Course {
+    fn new(setting: &Setting<'_>) -> Course {
+        let may_stop = setting.refused.is_some_and(|expected| !expected.is_empty());
+        Course { refusals: Vec::new(), stopped: false, may_stop }
+    }
+
+    /// Takes note of an event at which the projection stops. What comes after it depends on when it
+    /// is applied, so that nothing could be expected of that.
+    fn stop(&mut self, said: String, is_last: bool) -> Result<(), Cause> {
+        if !self.may_stop {
+            return Err(Cause::differs(said));
+        }
+        if !is_last {
+            return Err(Cause::differs(format!(
+                "{said}\nThe projection stops there (on_error = \"stop\"), and events were given \
+                 after it; let the one that is refused be the last"
+            )));
+        }
+        self.refusals.push(said);
+        self.stopped = true;
+        Ok(())
+    }
 }
 
 impl Plan {
-    /// Runs it; the error says what went wrong or differs.
-    pub(super) async fn run(&self, setting: &Setting<'_>) -> Result<(), String> {
-        let scratch = Scratch::create(setting.place).await?;
-        let outcome = self.run_at(&scratch, setting).await;
-        scratch.remove().await?;
-        outcome
-    }
-
-    async fn run_at(&self, scratch: &Scratch, setting: &Setting<'_>) -> Result<(), String> {
-        let options = StoreOptions {
-            migrate: Some(true),
-            pool_size: 4,
-            upcasters: Arc::clone(setting.upcasters),
-            ..StoreOptions::default()
-        };
-        let store = Store::open_with(scratch.url(), options).await.map_err(text)?;
+    /// Runs it on an empty store; the error says what went wrong or differs.
+    pub(super) async fn run(&self, scratch: &Scratch, setting: &Setting<'_>) -> Result<(), Cause> {
+        let store = open(scratch, setting).await?;
         let outcome = self.run_on(&store, scratch, setting).await;
         store.close().await;
         outcome
@@ -71,31 +95,77 @@ impl Plan {
         store: &Store,
         scratch: &Scratch,
         setting: &Setting<'_>,
-    ) -> Result<(), String> {
+    ) -> Result<(), Cause> {
         let registered = store.register_generation(self.projection.clone()).await;
         let Registration { generation, .. } = registered.map_err(text)?;
         let generation = Arc::new(generation);
-        for _ in 0..=usize::from(self.repeat) {
-            for Given { stream, events } in &self.appends {
-                let appended = store.append(stream, ExpectedVersion::Any, events.clone()).await;
-                appended.map_err(|error| format!("append to \"{stream}\": {error}"))?;
-            }
-            if self.projection.definition.lifecycle == Lifecycle::CatchUp {
-                self.catch_up(store, &generation).await?;
+        let mut course = Course::new(setting);
+        self.go(store, &generation, &mut course).await?;
+        if self.repeat && !course.stopped {
+            self.go(store, &generation, &mut course).await?;
+        }
+        // Where nobody asks, what is put aside by the projection's policy is its own affair.
+        if let Some(expected) = setting.refused {
+            self.add_put_aside(store, &mut course).await?;
+            if let Some(cause) = refused::differ(expected, &course.refusals) {
+                return Err(cause);
             }
         }
-        self.check(store, scratch, setting).await
+        self.check(store, scratch, setting, course.stopped).await
     }
 
-    async fn catch_up(&self, store: &Store, generation: &Arc<Generation>) -> Result<(), String> {
+    /// Appends all events, and applies them.
+    async fn go(
+        &self,
+        store: &Store,
+        generation: &Arc<Generation>,
+        course: &mut Course,
+    ) -> Result<(), Cause> {
+        for (number, given) in (1..).zip(&self.appends) {
+            if let Err(said) = append(store, given).await? {
+                let said = format!("append to \"{}\": {said}", given.stream);
+                course.stop(said, number == self.appends.len())?;
+            }
+        }
+        match self.projection.definition.lifecycle {
+            Lifecycle::CatchUp => self.catch_up(store, generation, course).await,
+            Lifecycle::Inline => Ok(()),
+        }
+    }
+
+    /// Adds what was put aside or left out, as the policy says.
+    async fn add_put_aside(&self, store: &Store, course: &mut Course) -> Result<(), Cause> {
+        let name = &self.projection.definition.name;
+        let letters = store.dead_letters(name).await.map_err(text)?;
+        let failed = letters.into_iter().filter(|letter| letter.behind.is_none());
+        course.refusals.extend(failed.filter_map(|letter| letter.error));
+        let kinds = vec!["skipped".to_owned()];
+        let query = MessageQuery { projection: Some(name.clone()), kinds, limit: usize::MAX };
+        let skipped = store.messages(&query).await.map_err(text)?;
+        course.refusals.extend(skipped.into_iter().map(|message| message.message));
+        Ok(())
+    }
+
+    async fn catch_up(
+        &self,
+        store: &Store,
+        generation: &Arc<Generation>,
+        course: &mut Course,
+    ) -> Result<(), Cause> {
         let worker = Uuid::now_v7();
         let mark = store.high_water_mark().await.map_err(text)?;
+        let last = store.last_position().await.map_err(text)?;
         for lease in leases(store, generation, worker).await? {
-            self.catch_up_shard(store, generation, lease, mark, worker).await?;
+            let failed = self.catch_up_shard(store, generation, lease, mark, worker).await?;
+            if let Some(Failure { position, message }) = failed {
+                let said = format!("the event at position {position} was refused: {message}");
+                course.stop(said, position == last)?;
+            }
         }
-        store.backend().leave(worker).await.map_err(text)
+        store.backend().leave(worker).await.map_err(text).map_err(Cause::from)
     }
 
+    /// Applies what is there; the event that stopped it, if one did.
     async fn catch_up_shard(
         &self,
         store: &Store,
@@ -103,7 +173,7 @@ impl Plan {
         mut lease: Lease,
         mark: Position,
         worker: Uuid,
-    ) -> Result<(), String> {
+    ) -> Result<Option<Failure>, Cause> {
         let projector = self.projection.projector.clone();
         while lease.position < mark {
             let events_max = self.batch;
@@ -114,8 +184,8 @@ impl Plan {
                 match run(store, generation, &projector, rehearsal).await {
                     // Or the projection refuses: the real one says so too, and the policy decides.
                     Err(ApplyError::Refused { .. }) => {}
-                    Err(error) => return Err(text_of(error)),
-                    Ok(_) => return Err("a rehearsal was committed".to_owned()),
+                    Err(error) => return Err(text_of(error).into()),
+                    Ok(_) => return Err("a rehearsal was committed".to_owned().into()),
                 }
             }
             let outcome = match run(store, generation, &projector, batch).await {
@@ -134,16 +204,15 @@ impl Plan {
                 outcome => outcome,
             };
             let outcome = outcome.map_err(text_of)?;
-            if let Some(failure) = outcome.failure {
-                let at = failure.position;
-                return Err(format!("the event at position {at} was refused: {}", failure.message));
+            if outcome.failure.is_some() {
+                return Ok(outcome.failure);
             }
             if outcome.position <= lease.position {
-                return Err(format!("it stands still at position {}", outcome.position));
+                return Err(format!("it stands still at position {}", outcome.position).into());
             }
             lease.position = outcome.position;
         }
-        Ok(())
+        Ok(None)
     }
 
     async fn check(
@@ -151,12 +220,13 @@ impl Plan {
         store: &Store,
         scratch: &Scratch,
         setting: &Setting<'_>,
-    ) -> Result<(), String> {
+        stopped: bool,
+    ) -> Result<(), Cause> {
         let name = &self.projection.definition.name;
         let generation = store.generation_of(name).await.map_err(text)?;
-        if generation.status != GenerationStatus::Active {
+        if generation.status != GenerationStatus::Active && !stopped {
             let reason = generation.reason.unwrap_or_default();
-            return Err(format!("it is {}: {reason}", generation.status));
+            return Err(Cause::differs(format!("it is {}: {reason}", generation.status)));
         }
         for expectation in setting.expectations {
             let difference = match expectation {
@@ -168,18 +238,50 @@ impl Plan {
                     for value in found.values_mut().chain(expected.values_mut()) {
                         setting.ignored.iter().for_each(|path| remove(value, path));
                     }
-                    documents_differ(&expected, &found)
+                    documents_differ(&expected, &found).map(Cause::differs)
                 }
                 Expectation::Rows { sql, rows } => {
                     let found =
                         scratch.rows(sql).await.map_err(|error| format!("{sql}: {error}"))?;
-                    rows_differ(sql, rows, &found)
+                    rows_differ(sql, rows, &found).map(Cause::differs)
+                }
+                Expectation::Table(rows) => {
+                    let (table, columns) = (&rows.table, &rows.columns);
+                    let found = scratch.table(table, columns).await;
+                    rows.differ(found.map_err(|error| format!("table {table}: {error}"))?)
                 }
             };
             difference.map_or(Ok(()), Err)?;
         }
         Ok(())
     }
+}
+
+/// The tables that a projection makes, each with its columns.
+pub(super) async fn tables(
+    projection: &Projection,
+    scratch: &Scratch,
+    setting: &Setting<'_>,
+) -> Result<Vec<(String, Vec<String>)>, Cause> {
+    let store = open(scratch, setting).await?;
+    let registered = store.register_generation(projection.clone()).await;
+    store.close().await;
+    let mut tables = Vec::new();
+    for table in registered.map_err(text)?.generation.tables {
+        let columns = scratch.columns(&table).await?;
+        tables.push((table, columns));
+    }
+    Ok(tables)
+}
+
+async fn open(scratch: &Scratch, setting: &Setting<'_>) -> Result<Store, Cause> {
+    let options = StoreOptions {
+        migrate: Some(true),
+        pool_size: 4,
+        upcasters: Arc::clone(setting.upcasters),
+        ..StoreOptions::default()
+    };
+    Ok(Store::open_with(scratch.url(), options).await.map_err(text)?)
 }
 
 /// All shards of the generation: nobody else wants them.

@@ -1,4 +1,4 @@
-//! A store of its own for each run, removed afterwards.
+//! A store of its own for each test, removed afterwards.
 
 use serde_json::Value;
 
@@ -86,15 +86,74 @@ impl Scratch {
         }
     }
 
-    pub(super) async fn remove(self) -> Result<(), String> {
-        match self.keep {
+    /// The rows of a table, these columns of them, in any order.
+    pub(super) async fn table(
+        &self,
+        table: &str,
+        columns: &[String],
+    ) -> Result<Vec<Vec<Value>>, String> {
+        match &self.keep {
             #[cfg(feature = "sqlite")]
-            Keep::Folder(folder) => std::fs::remove_dir_all(&folder)
+            Keep::Folder(folder) => {
+                crate::store::sqlite::table_rows(&folder.join("store.db"), table, columns)
+            }
+            #[cfg(feature = "postgres")]
+            Keep::Database { .. } => {
+                crate::store::postgres::table_rows(&self.url, table, columns).await
+            }
+        }
+    }
+
+    /// The columns of a table, in their order.
+    pub(super) async fn columns(&self, table: &str) -> Result<Vec<String>, String> {
+        match &self.keep {
+            #[cfg(feature = "sqlite")]
+            Keep::Folder(folder) => {
+                crate::store::sqlite::table_columns(&folder.join("store.db"), table)
+            }
+            #[cfg(feature = "postgres")]
+            Keep::Database { .. } => crate::store::postgres::table_columns(&self.url, table).await,
+        }
+    }
+
+    /// Makes it empty again, as nothing has it open any more. On a server that takes a fraction of
+    /// what another database would.
+    pub(super) async fn empty(&self) -> Result<(), String> {
+        match &self.keep {
+            #[cfg(feature = "sqlite")]
+            Keep::Folder(folder) => std::fs::remove_dir_all(folder)
+                .and_then(|()| std::fs::create_dir(folder))
+                .map_err(|error| format!("cannot empty {}: {error}", folder.display())),
+            #[cfg(feature = "postgres")]
+            Keep::Database { .. } => crate::store::postgres::drop_schemas(&self.url).await,
+        }
+    }
+
+    pub(super) async fn remove(self) -> Result<(), String> {
+        match &self.keep {
+            #[cfg(feature = "sqlite")]
+            Keep::Folder(folder) => std::fs::remove_dir_all(folder)
                 .map_err(|error| format!("cannot remove {}: {error}", folder.display())),
             #[cfg(feature = "postgres")]
             Keep::Database { server, name } => {
-                crate::store::postgres::drop_database(&server, &name).await
+                crate::store::postgres::drop_database(server, name).await
             }
+        }
+    }
+}
+
+/// A run that was given up half-way, by a panic for example, leaves no files. A database needs a
+/// connection to be dropped, which is not to be had here.
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        match &self.keep {
+            #[cfg(feature = "sqlite")]
+            Keep::Folder(folder) => {
+                // It is gone already, as a rule.
+                let _ = std::fs::remove_dir_all(folder);
+            }
+            #[cfg(feature = "postgres")]
+            Keep::Database { .. } => {}
         }
     }
 }

@@ -25,8 +25,9 @@ pub enum Variation {
 }
 
 impl Variation {
-    /// What a projection that fails here does wrong.
-    pub(super) fn rule(self) -> &'static str {
+    /// What holds for every projection, and not for one that fails here alone.
+    #[must_use]
+    pub fn rule(self) -> &'static str {
         match self {
             Variation::Repeats => "an append that is repeated must change nothing",
             Variation::Crashes => {

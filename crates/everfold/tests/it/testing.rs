@@ -269,3 +269,140 @@ async fn upcasters_and_ignored_fields_are_taken_into_account() {
         .await
         .unwrap();
 }
+
+#[tokio::test]
+async fn tables_are_compared_row_by_row_on_both_stores() {
+    let fixture = Fixture::postgres().await;
+    let test = ProjectionTest::new(totals(TOTALS))
+        .given("a", [Added { n: 1 }, Added { n: 2 }])
+        .given("b", [Added { n: 4 }]);
+    for test in [test.clone().on_sqlite(), test.on(&fixture.url)] {
+        let columns = vec!["stream".to_owned(), "n".to_owned()];
+        assert_eq!(test.tables().await.unwrap(), [("totals".to_owned(), columns)]);
+        let rows = |rows: [(&'static str, i64); 2]| {
+            test.clone().then_table("totals", ["stream", "n"], rows)
+        };
+        rows([("b", 4), ("a", 3)]).run().await.unwrap();
+        test.clone().then_table("totals", ["n"], [4, 3]).run().await.unwrap();
+        let failure = rows([("a", 5), ("c", 4)]).run().await.unwrap_err();
+        assert!(failure.is_difference() && failure.variation().is_none());
+        assert_eq!(failure.variant(), Some("as given"));
+        let pairs: Vec<_> = failure.rows().iter().map(|row| (&row.expected, &row.found)).collect();
+        let row = |stream: &str, n: i64| Some(vec![json!(stream), json!(n)]);
+        assert_eq!(
+            pairs,
+            [(&row("a", 5), &row("a", 3)), (&row("c", 4), &row("b", 4))],
+            "by the first column, or else by another"
+        );
+        assert_eq!(
+            failure.message(),
+            "table totals (stream, n)\n  expected [\"a\",5]\n  found    [\"a\",3]"
+        );
+        for (table, column) in [("total", "n"), ("totals", "m")] {
+            let test = test.clone().then_table(table, [column], [1]);
+            let failure = test.run().await.unwrap_err();
+            assert!(!failure.is_difference(), "{failure}");
+            assert!(failure.to_string().contains(&format!("as given: table {table}: ")));
+        }
+    }
+    let said =
+        failure(given(ProjectionTest::new(latest())).then_table("t", ["a"], [(1, 2)]).run().await);
+    assert!(said.contains("has not the 1 values of its columns"), "{said}");
+}
+
+/// Refuses events without a number, by the column's constraint.
+fn strict(on_error: OnError, inline: bool) -> Projection {
+    let strict = Projection::sql("strict", 1)
+        .create("CREATE TABLE read_model.strict (stream TEXT NOT NULL, num BIGINT NOT NULL)")
+        .apply(
+            "INSERT INTO read_model.strict (stream, num)
+             SELECT stream_id, CAST(data->>'n' AS BIGINT) FROM batch",
+        )
+        .on_error(on_error);
+    if inline { strict.inline().build().unwrap() } else { strict.build().unwrap() }
+}
+
+#[tokio::test]
+async fn refused_events_are_expected_under_every_policy() {
+    let fixture = Fixture::postgres().await;
+    let bad = || NewEvent::new("Added", &json!({})).unwrap();
+    for inline in [false, true] {
+        for on_error in [OnError::Stop, OnError::DeadLetter, OnError::Skip] {
+            let test = ProjectionTest::new(strict(on_error, inline))
+                .given("a", [Added { n: 1 }])
+                .given("b", [Added { n: 2 }])
+                .given_events("b", [bad()])
+                .then_table("strict", ["stream", "num"], [("a", 1), ("b", 2)]);
+            test.clone().then_refused(["num"]).run().await.unwrap();
+            test.clone().on(&fixture.url).then_refused(["num"]).run().await.unwrap();
+
+            let said = failure(test.clone().then_refused::<&str>([]).run().await);
+            assert!(said.contains("as given: ") && said.contains("refused"), "{said}");
+            assert!(said.contains("strict.num"), "{said}");
+            let said = failure(test.clone().then_refused(["nothing of it"]).run().await);
+            assert!(said.contains("\n  expected one that says \"nothing of it\""), "{said}");
+            let more = test.given("c", [Added { n: 3 }]).then_refused(["num"]);
+            let said = failure(more.run().await);
+            let reason = if on_error == OnError::Stop {
+                "let the one that is refused be the last"
+            } else {
+                "[\"c\",3]"
+            };
+            assert!(said.contains(reason), "{on_error}: {said}");
+        }
+    }
+    let test = ProjectionTest::new(strict(OnError::Skip, false)).given("a", [Added { n: 1 }]);
+    let said = failure(test.then_refused(["num"]).run().await);
+    assert!(said.contains("no event was refused"), "{said}");
+}
+
+#[tokio::test]
+async fn events_have_the_time_they_were_given() {
+    let fixture = Fixture::postgres().await;
+    let event = |n: i64| NewEvent::new("Added", &json!({ "n": n })).unwrap();
+    let at = |text: &str| text.parse().unwrap();
+    for inline in [false, true] {
+        let times = Projection::sql("times", 1)
+            .create("CREATE TABLE read_model.times (n BIGINT NOT NULL, at TEXT NOT NULL)")
+            .apply(
+                "INSERT INTO read_model.times SELECT CAST(data->>'n' AS BIGINT),
+                 to_char(recorded_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"') FROM batch",
+            )
+            .apply_on_sqlite(
+                "INSERT INTO read_model.times SELECT CAST(data->>'n' AS BIGINT),
+                 recorded_at FROM batch",
+            );
+        let times = if inline { times.inline().build() } else { times.build() };
+        let test = ProjectionTest::new(times.unwrap())
+            .given_events_at(at("2026-01-31T23:59:59Z"), "a", [event(1), event(2)])
+            .given_events_at(at("2026-02-01T01:00:00+01:00"), "b", [event(3)])
+            .then_table(
+                "times",
+                ["n", "at"],
+                [
+                    (1, "2026-01-31T23:59:59Z"),
+                    (2, "2026-01-31T23:59:59Z"),
+                    (3, "2026-02-01T00:00:00Z"),
+                ],
+            );
+        test.clone().run().await.unwrap();
+        test.on(&fixture.url).run().await.unwrap();
+    }
+    let bad = NewEvent::new("Added", &json!({})).unwrap();
+    let test = ProjectionTest::new(strict(OnError::Stop, true))
+        .given_events_at(at("2026-02-01T00:00:00Z"), "a", [event(1), bad])
+        .then_table("strict", ["num"], [1])
+        .then_refused(["num"]);
+    test.clone().run().await.unwrap();
+    test.on(&fixture.url).run().await.unwrap();
+}
+
+#[tokio::test]
+async fn test_that_is_stopped_begins_no_further_variant() {
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let test = test(sums()).then_documents([("a", json!({}))]).stop_when(stop);
+    assert!(test.variants().starts_with(&["as given".to_owned()]), "{:?}", test.variants());
+    let failure = test.run().await.unwrap_err();
+    assert!(failure.is_stopped() && !failure.is_difference(), "{failure}");
+    assert_eq!(failure.variant(), None);
+}

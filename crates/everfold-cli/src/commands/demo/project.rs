@@ -16,7 +16,7 @@ macro_rules! template {
 }
 
 /// What the folder begins with: version 1 of both read models.
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 9] = [
     template!("README.md", "demo/README.md"),
     template!("projections/cart_totals/projection.toml", "projections/cart_totals/projection.toml"),
     template!("projections/cart_totals/create.sql", "projections/cart_totals/create.sql"),
@@ -24,13 +24,16 @@ const FILES: [(&str, &str); 7] = [
     template!("projections/bestsellers/projection.toml", "demo/bestsellers/projection.toml"),
     template!("projections/bestsellers/create.sql", "demo/bestsellers/create.sql"),
     template!("projections/bestsellers/apply.sql", "demo/bestsellers/apply.sql"),
+    template!("tests/bestsellers.toml", "demo/tests/bestsellers.toml"),
+    template!("tests/cart_totals.toml", "tests/cart_totals.toml"),
 ];
 
 /// What becomes of `cart_totals` while the shop is open.
-const CHANGED: [(&str, &str); 3] = [
+const CHANGED: [(&str, &str); 4] = [
     template!("projections/cart_totals/create.sql", "demo/cart_totals/create.sql"),
     template!("projections/cart_totals/apply.sql", "demo/cart_totals/apply.sql"),
     template!("projections/cart_totals/projection.toml", "demo/cart_totals/projection.toml"),
+    template!("tests/cart_totals.toml", "demo/tests/cart_totals.toml"),
 ];
 
 pub(super) struct Project {

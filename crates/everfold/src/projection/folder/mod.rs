@@ -19,10 +19,10 @@ use std::path::{Path, PathBuf};
 
 use super::Projection;
 use super::builder::is_name;
-use super::registry::nearest;
 use super::script::{Script, plain_text};
 use super::sql::UpcasterScripts;
 use crate::error::ProjectionError;
+use crate::nearest::nearest;
 use settings::{Settings, SettingsError};
 
 const PROJECTIONS: &str = "projections";

@@ -5,10 +5,10 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::nearest::nearest;
 use crate::projection::builder::{ProjectionBuilder, SHARDS_MAX, check_settings, repeated};
 use crate::projection::definition::{Lifecycle, OnError, ProjectionSettings};
 use crate::projection::key::Key;
-use crate::projection::registry::nearest;
 use crate::projection::sql::SqlBody;
 
 const KEYS: [&str; 15] = [

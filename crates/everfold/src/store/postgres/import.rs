@@ -12,7 +12,7 @@ use super::connect::{Connection, Connections, Param, QueryError};
 use super::error::{Refusal, code, refused_by_projection, store_error};
 use super::types::{JsonText, Time};
 use super::wake::Wake;
-use crate::error::{ImportError, StoreError, StoreErrorKind};
+use crate::error::{ImportError, StoreError};
 use crate::import::{ImportChunk, ImportLine, ImportProgress, ImportedChunk};
 use crate::options::StoreOptions;
 use crate::store::{StagedImport, jitter};
@@ -226,12 +226,8 @@ fn classify(error: QueryError, chunk: &ImportChunk) -> Failure {
     let QueryError::Driver(error) = error else { return classify_store(error.into_store_error()) };
     let Some(database) = error.as_db_error() else { return classify_store(store_error(error)) };
     if let Some(Refusal { projection, message }) = refused_by_projection(database) {
-        let message = format!(
-            "inline projection \"{projection}\" refused an event: {message}; the lines from {} on were \
-             not imported",
-            chunk.lines.first().map_or(0, |line| line.line),
-        );
-        return Failure::Final(StoreError::new(StoreErrorKind::Other, message).into());
+        let line = chunk.lines.first().map_or(0, |line| line.line);
+        return Failure::Final(ImportError::Projection { projection, message, line });
     }
     let line = detail_line(database.detail()).or_else(|| copy_line(database.where_(), chunk));
     match (database.code().code(), line) {

@@ -46,7 +46,9 @@ use error::code::STREAM_BUSY;
 use group::Group;
 use inline::Inline;
 #[cfg(feature = "testing")]
-pub(crate) use scratch::{create_database, drop_database, query_rows};
+pub(crate) use scratch::{
+    create_database, drop_database, drop_schemas, query_rows, table_columns, table_rows,
+};
 pub use target::connect;
 use wake::Wake;
 

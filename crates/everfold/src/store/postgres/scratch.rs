@@ -1,4 +1,6 @@
-//! Databases for tests of projections, and queries by people in them.
+//! Databases for tests of projections, and queries in them.
+
+use std::error::Error;
 
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
@@ -11,9 +13,7 @@ pub(crate) async fn create_database(server: &str, name: &str) -> Result<String, 
     // Nobody is ever connected to template0, so that tests do not get in each other's way.
     let statement = format!("CREATE DATABASE {name} TEMPLATE template0");
     let failed = |error: tokio_postgres::Error| {
-        let said =
-            error.as_db_error().map_or(error.to_string(), |error| error.message().to_owned());
-        format!("a database for the test cannot be made beside the one named: {said}")
+        format!("a database for the test cannot be made beside the one named: {}", said(error))
     };
     connect(server).await?.batch_execute(&statement).await.map_err(failed)?;
     Ok(with_database(server, name))
@@ -25,6 +25,19 @@ pub(crate) async fn drop_database(server: &str, name: &str) -> Result<(), String
     connect(server).await?.batch_execute(&statement).await.map_err(said)
 }
 
+/// Drops everything in a database of a test, and ends whoever is still connected.
+pub(crate) async fn drop_schemas(url: &str) -> Result<(), String> {
+    let ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+        WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename = current_user";
+    let schemas = "SELECT string_agg(format('DROP SCHEMA %I CASCADE;', nspname), ' ') \
+        FROM pg_namespace WHERE nspname <> 'information_schema' AND nspname <> 'public' \
+        AND nspname NOT LIKE 'pg\\_%'";
+    let client = connect(url).await?;
+    client.batch_execute(ended).await.map_err(said)?;
+    let drops: Option<String> = client.query_one(schemas, &[]).await.map_err(said)?.get(0);
+    client.batch_execute(&drops.unwrap_or_default()).await.map_err(said)
+}
+
 /// The rows of a query as JSON, columns in their order.
 pub(crate) async fn query_rows(url: &str, query: &str) -> Result<Vec<Vec<Value>>, String> {
     let client = connect(url).await?;
@@ -33,15 +46,44 @@ pub(crate) async fn query_rows(url: &str, query: &str) -> Result<Vec<Vec<Value>>
     rows.iter().map(|row| columns(row.get(0))).collect()
 }
 
+/// The rows of a table of the read model, these columns of them.
+pub(crate) async fn table_rows(
+    url: &str,
+    table: &str,
+    columns: &[String],
+) -> Result<Vec<Vec<Value>>, String> {
+    let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
+    let selected: Vec<String> = columns.iter().map(|column| quoted(column)).collect();
+    let selected = if selected.is_empty() { "1".to_owned() } else { selected.join(", ") };
+    let query = format!("SELECT {selected} FROM read_model.{}", quoted(table));
+    let mut rows = query_rows(url, &query).await?;
+    rows.iter_mut().for_each(|row| row.truncate(columns.len()));
+    Ok(rows)
+}
+
+/// The columns of a table of the read model, in their order.
+pub(crate) async fn table_columns(url: &str, table: &str) -> Result<Vec<String>, String> {
+    let query = "SELECT column_name::text FROM information_schema.columns \
+        WHERE table_schema = 'read_model' AND table_name = $1 ORDER BY ordinal_position";
+    let rows = connect(url).await?.query(query, &[&table]).await.map_err(said)?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
 async fn connect(url: &str) -> Result<Client, String> {
     let target = Target::parse(url).map_err(|error| error.to_string())?;
-    let (client, connection) = target.connect().await.map_err(said)?;
+    let unreachable = |error| format!("the server cannot be reached: {}", said(error));
+    let (client, connection) = target.connect().await.map_err(unreachable)?;
     tokio::spawn(connection);
     Ok(client)
 }
 
+/// What the server says, or else the driver with its cause.
 fn said(error: tokio_postgres::Error) -> String {
-    error.as_db_error().map_or(error.to_string(), |error| error.message().to_owned())
+    match (error.as_db_error(), error.source()) {
+        (Some(error), _) => error.message().to_owned(),
+        (None, Some(cause)) => format!("{error}: {cause}"),
+        (None, None) => error.to_string(),
+    }
 }
 
 /// The values of a JSON object in the order in which they stand there.

@@ -8,7 +8,7 @@ use super::append::{Row, find_event, insert_row, stream_version};
 use super::error::{constraint, rule, store_error};
 use super::projection::{Arrived, Inline, InlineError};
 use super::read::high_water_mark;
-use crate::error::{ImportError, StoreError, StoreErrorKind};
+use crate::error::{ImportError, StoreError};
 use crate::import::{ImportChunk, ImportLine, ImportProgress, ImportedChunk};
 use crate::{Position, StreamId, Version};
 
@@ -64,12 +64,8 @@ fn refused(chunk: &ImportChunk, error: InlineError) -> ImportError {
     match error {
         InlineError::Store(error) => error.into(),
         InlineError::Refused { projection, message } => {
-            let message = format!(
-                "inline projection \"{projection}\" refused an event: {message}; the lines from {} \
-                 on were not imported",
-                chunk.lines.first().map_or(0, |line| line.line),
-            );
-            StoreError::new(StoreErrorKind::Other, message).into()
+            let line = chunk.lines.first().map_or(0, |line| line.line);
+            ImportError::Projection { projection, message, line }
         }
     }
 }

@@ -49,7 +49,7 @@ use error::store_error;
 use pool::ReadPool;
 use projection::Projections;
 #[cfg(feature = "testing")]
-pub(crate) use scratch::query_rows;
+pub(crate) use scratch::{query_rows, table_columns, table_rows};
 use writer::Writer;
 
 /// The fields are dropped in this order: the connection that writes is the last one, and cleans up.

@@ -1,4 +1,4 @@
-//! Queries by people in the file of a test.
+//! Queries in the file of a test.
 
 use std::path::Path;
 
@@ -9,6 +9,30 @@ use serde_json::Value;
 /// The rows of a query as JSON, columns in their order.
 pub(crate) fn query_rows(file: &Path, query: &str) -> Result<Vec<Vec<Value>>, String> {
     rows(file, query).map_err(|error| error.to_string())
+}
+
+/// The rows of a table of the read model, these columns of them.
+pub(crate) fn table_rows(
+    file: &Path,
+    table: &str,
+    columns: &[String],
+) -> Result<Vec<Vec<Value>>, String> {
+    // Not in double quotes: a name that is not there would be a text in them.
+    let quoted = |name: &str| format!("`{}`", name.replace('`', "``"));
+    let selected: Vec<String> = columns.iter().map(|column| quoted(column)).collect();
+    let selected = if selected.is_empty() { "1".to_owned() } else { selected.join(", ") };
+    let table = quoted(&format!("read_model_{table}"));
+    let mut rows = query_rows(file, &format!("SELECT {selected} FROM {table}"))?;
+    rows.iter_mut().for_each(|row| row.truncate(columns.len()));
+    Ok(rows)
+}
+
+/// The columns of a table of the read model, in their order.
+pub(crate) fn table_columns(file: &Path, table: &str) -> Result<Vec<String>, String> {
+    let text = table.replace('\'', "''");
+    let query = format!("SELECT name FROM pragma_table_info('read_model_{text}') ORDER BY cid");
+    let rows = query_rows(file, &query)?;
+    Ok(rows.iter().filter_map(|row| row[0].as_str().map(str::to_owned)).collect())
 }
 
 fn rows(file: &Path, query: &str) -> rusqlite::Result<Vec<Vec<Value>>> {
