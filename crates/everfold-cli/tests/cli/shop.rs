@@ -4,7 +4,7 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use everfold_testkit::TestDatabase;
+use everfold_testkit::{Cluster, TestDatabase};
 use serde_json::Value;
 
 use crate::support::{Folder, LIMIT, Ran, lines, send, wait};
@@ -39,7 +39,15 @@ impl Shop {
     }
 
     pub(crate) async fn postgres() -> Shop {
-        let database = TestDatabase::create().await;
+        Shop::of(TestDatabase::create().await)
+    }
+
+    /// On a server of its own.
+    pub(crate) async fn on(cluster: &Cluster) -> Shop {
+        Shop::of(TestDatabase::create_on(cluster).await)
+    }
+
+    fn of(database: TestDatabase) -> Shop {
         let shop = Shop { folder: Folder::new(), database: Some(database) };
         shop.run(&["schema", "apply"]).exits(0);
         shop

@@ -1,0 +1,67 @@
+//! Settings of the server and of this role that lose events or hide trouble.
+
+use tokio_postgres::Row;
+
+use crate::diagnosis::Finding;
+
+/// A setting, the value that is dangerous, why, and what to set.
+struct Setting {
+    name: &'static str,
+    bad: &'static str,
+    danger: &'static str,
+    advice: &'static str,
+}
+
+const SETTINGS: [Setting; 6] = [
+    Setting {
+        name: "fsync",
+        bad: "off",
+        danger: "a crash of the machine loses committed events",
+        advice: "ALTER SYSTEM SET fsync = on; SELECT pg_reload_conf()",
+    },
+    Setting {
+        name: "full_page_writes",
+        bad: "off",
+        danger: "a crash can corrupt the database",
+        advice: "ALTER SYSTEM SET full_page_writes = on; SELECT pg_reload_conf()",
+    },
+    Setting {
+        name: "synchronous_commit",
+        bad: "off",
+        danger: "a crash of the server loses the last committed events",
+        advice: "set synchronous_commit = on, at least for the application's role",
+    },
+    Setting {
+        name: "idle_in_transaction_session_timeout",
+        bad: "0",
+        danger: "an abandoned transaction that has appended holds the mark until somebody ends it",
+        advice: "ALTER ROLE … SET idle_in_transaction_session_timeout = '60s' for the application's role",
+    },
+    Setting {
+        name: "autovacuum",
+        bad: "off",
+        danger: "dead rows of checkpoints and read models pile up, and the transaction numbers run out",
+        advice: "ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf()",
+    },
+    Setting {
+        name: "track_activities",
+        bad: "off",
+        danger: "who holds the mark can be named, but not what he does nor since when",
+        advice: "ALTER SYSTEM SET track_activities = on; SELECT pg_reload_conf()",
+    },
+];
+
+pub(super) fn findings(server: &Row) -> Vec<Finding> {
+    SETTINGS.iter().map(|setting| finding(setting, server.get(setting.name))).collect()
+}
+
+fn finding(setting: &Setting, value: &str) -> Finding {
+    let message = format!("{} = {value}", setting.name);
+    match value == setting.bad {
+        true => {
+            let message = format!("{message}: {}", setting.danger);
+            Finding::warning(setting.name, message, setting.advice)
+        }
+        false => Finding::ok(setting.name, message),
+    }
+}
