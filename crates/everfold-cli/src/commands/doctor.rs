@@ -20,7 +20,7 @@ use crate::project::{Origin, Target};
 #[command(after_help = "\
 Problems come first, then warnings, each with the command or statement that helps.
 Exits with 3 if there is a problem; warnings alone are none. Nothing is changed, and
-nothing is read but catalogs, estimates and the ends of indexes.
+no history is read.
 
 Examples:
   everfold doctor

@@ -191,9 +191,16 @@ fn check_projection(
     }
 }
 
+/// Events behind are counted up to here.
+const COUNTED_MAX: u64 = 10_000;
+
 /// `12 s and 3 events behind`.
 pub(super) fn lag(status: &ProjectionStatus) -> String {
-    format!("{:.0} s and {} behind", status.lag_seconds, counted(status.lag_events, "event"))
+    let events = match status.lag_events {
+        COUNTED_MAX.. => format!("{COUNTED_MAX} or more events"),
+        events => counted(events, "event"),
+    };
+    format!("{:.0} s and {events} behind", status.lag_seconds)
 }
 
 /// The limit that its lag is beyond.

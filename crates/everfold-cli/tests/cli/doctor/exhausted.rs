@@ -132,7 +132,7 @@ async fn settings_and_slots_that_hurt_some_day_are_told() {
     for (setting, danger, advice) in [
         ("fsync", "loses committed events", "ALTER SYSTEM SET fsync = on"),
         ("full_page_writes", "corrupt the database", "ALTER SYSTEM SET full_page_writes = on"),
-        ("synchronous_commit", "loses the last committed events", "set synchronous_commit = on"),
+        ("synchronous_commit", "loses the last committed events", "SET synchronous_commit = on"),
         (
             "idle_in_transaction_session_timeout",
             "holds the mark until somebody ends it",

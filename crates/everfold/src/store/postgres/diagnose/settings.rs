@@ -3,8 +3,9 @@
 use tokio_postgres::Row;
 
 use crate::diagnosis::Finding;
+use crate::store::postgres::projection::names::quoted;
 
-/// A setting, the value that is dangerous, why, and what to set.
+/// A setting, the value that is dangerous, why, and what to set, where `{role}` is this role.
 struct Setting {
     name: &'static str,
     bad: &'static str,
@@ -29,13 +30,14 @@ const SETTINGS: [Setting; 6] = [
         name: "synchronous_commit",
         bad: "off",
         danger: "a crash of the server loses the last committed events",
-        advice: "set synchronous_commit = on, at least for the application's role",
+        advice: "ALTER ROLE {role} SET synchronous_commit = on, and likewise for the role of each application",
     },
     Setting {
         name: "idle_in_transaction_session_timeout",
         bad: "0",
         danger: "an abandoned transaction that has appended holds the mark until somebody ends it",
-        advice: "ALTER ROLE … SET idle_in_transaction_session_timeout = '60s' for the application's role",
+        advice: "ALTER ROLE {role} SET idle_in_transaction_session_timeout = '60s', and likewise for the \
+            role of each application",
     },
     Setting {
         name: "autovacuum",
@@ -52,15 +54,16 @@ const SETTINGS: [Setting; 6] = [
 ];
 
 pub(super) fn findings(server: &Row) -> Vec<Finding> {
-    SETTINGS.iter().map(|setting| finding(setting, server.get(setting.name))).collect()
+    let role = quoted(server.get("user"));
+    SETTINGS.iter().map(|setting| finding(setting, server.get(setting.name), &role)).collect()
 }
 
-fn finding(setting: &Setting, value: &str) -> Finding {
+fn finding(setting: &Setting, value: &str, role: &str) -> Finding {
     let message = format!("{} = {value}", setting.name);
     match value == setting.bad {
         true => {
             let message = format!("{message}: {}", setting.danger);
-            Finding::warning(setting.name, message, setting.advice)
+            Finding::warning(setting.name, message, setting.advice.replace("{role}", role))
         }
         false => Finding::ok(setting.name, message),
     }
