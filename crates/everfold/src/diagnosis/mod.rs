@@ -69,6 +69,7 @@ impl Finding {
     }
 
     /// What this user may not look at: nothing is known about it, neither good nor bad.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "a file is seen whole"))]
     pub(crate) fn unseen(check: &'static str, error: &StoreError) -> Self {
         let message = format!("not looked at: {error}");
         Self::warning(check, message, "look again as a member of everfold_admin and pg_monitor")

@@ -1,4 +1,8 @@
-//! PostgreSQL: dead rows that nobody removes.
+//! PostgreSQL: dead rows that nobody removes, and transaction numbers that run out for it.
+
+use std::process::Command;
+
+use everfold_testkit::{Cluster, ClusterOptions};
 
 use super::{Found, eventually_found};
 use crate::shop::Shop;
@@ -39,4 +43,26 @@ async fn table_that_is_not_vacuumed_is_named() {
         assert!(std::time::Instant::now() < deadline, "vacuum is not seen");
     }
     Found::by(&shop, &[], 0).is_ok("vacuum");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn transaction_numbers_that_run_out_are_told() {
+    let options = ClusterOptions::default()
+        .setting("autovacuum", "off")
+        .setting("autovacuum_freeze_max_age", "2000000000");
+    let cluster = Cluster::start(options).unwrap();
+    let shop = Shop::on(&cluster).await;
+    Found::by(&shop, &[], 0).is_ok("wraparound");
+    cluster.skip_transactions_to(1_200_000_000).unwrap();
+    let (message, _) = Found::by(&shop, &[], 0).told("warning", "wraparound", "of 2147483648");
+    assert!(message.starts_with("the oldest transaction number is 1199"), "{message}");
+    cluster.skip_transactions_to(1_700_000_000).unwrap();
+    let (message, hint) = Found::by(&shop, &[], 3).told("problem", "wraparound", "of 2147483648");
+    assert!(message.ends_with("at the end the server takes no more appends"), "{message}");
+    assert!(hint.ends_with("then `vacuumdb --freeze --all`"), "{hint}");
+    let mut vacuum = Command::new(cluster.bin_dir().join("vacuumdb"));
+    vacuum.args(["--freeze", "--all", "--quiet", "--host=127.0.0.1", "--username=postgres"]);
+    let vacuumed = vacuum.arg(format!("--port={}", cluster.port())).status().unwrap();
+    assert!(vacuumed.success());
+    Found::by(&shop, &[], 0).is_ok("wraparound");
 }
