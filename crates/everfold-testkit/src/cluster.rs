@@ -24,6 +24,9 @@ const PORT_TRIES: usize = 10;
 /// How long `pg_ctl` waits for the server to follow, in seconds. Generous: test machines are busy.
 const WAIT_SECONDS: &str = "120";
 
+/// A file of the server's commit log has two bits for each of so many transactions.
+const TRANSACTIONS_IN_SEGMENT: u32 = 32 * 8192 * 4;
+
 /// Our settings, in a file of their own that the main one includes.
 const SETTINGS_FILE: &str = "everfold.conf";
 
@@ -127,6 +130,21 @@ impl Cluster {
     pub fn restart_fast(&self) -> anyhow::Result<()> {
         run(self.pg_ctl("restart")?.arg("--mode=fast").arg("--log").arg(self.log_file()))
             .with_context(|| format!("the server did not restart; its log:\n{}", self.log()))
+    }
+
+    /// Restarts the server so that its next transaction has this number, as if all before had been used.
+    pub fn skip_transactions_to(&self, number: u32) -> anyhow::Result<()> {
+        run(self.pg_ctl("stop")?.arg("--mode=fast"))?;
+        let number_text = number.to_string();
+        run(self
+            .command("pg_resetwal")?
+            .args(["--force", "-x", &number_text])
+            .arg(self.data_dir()))?;
+        // What became of those transactions: nothing. The server wants the file, and does not make it.
+        let segment = format!("{:04X}", number / TRANSACTIONS_IN_SEGMENT);
+        let file = self.data_dir().join("pg_xact").join(segment);
+        self.folder.write(&file, &"\0".repeat(TRANSACTIONS_IN_SEGMENT as usize / 4))?;
+        self.start_again()
     }
 
     /// Makes a standby a primary; returns when it accepts writes.

@@ -1,27 +1,38 @@
 //! `everfold doctor`.
 
 use std::fmt;
+use std::time::Duration;
 
 use clap::Args;
 use console::{Style, style};
-use everfold::{Diagnosis, Finding, MarkHolder, OpenError, Severity};
+use everfold::{Diagnosis, Finding, HealthOptions, MarkHolder, OpenError, Severity};
 use serde::Serialize;
 
+use super::health::Thresholds;
+use crate::age;
 use crate::cli::Global;
 use crate::failure::{Outcome, describe};
-use crate::output::{self, shown};
+use crate::output::{self, count, shown};
 use crate::project::{Origin, Target};
 
-/// Look at server, settings, privileges, projections and whoever holds the high-water mark
+/// Say what is wrong with the store and its projections, who causes it, and what to run next
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exits with 3 if there is a problem. Nothing is changed.
+Problems come first, then warnings, each with the command or statement that helps.
+Exits with 3 if there is a problem; warnings alone are none. Nothing is changed, and
+no history is read.
 
 Examples:
   everfold doctor
+  everfold doctor --stale 30s
   everfold doctor --url postgres://app@db/shop
   everfold doctor --json | jq '.findings[] | select(.severity != \"ok\")'")]
 pub(crate) struct Doctor {
+    #[command(flatten)]
+    thresholds: Thresholds,
+    /// Warn of transactions that have been open for longer than this [default: 5m]
+    #[arg(long, value_name = "TIME", value_parser = age::parse)]
+    transaction_age: Option<Duration>,
     /// Print what was found as JSON
     #[arg(long)]
     json: bool,
@@ -30,7 +41,7 @@ pub(crate) struct Doctor {
 impl Doctor {
     pub(crate) async fn run(self, global: &Global) -> anyhow::Result<Outcome> {
         let target = global.target()?;
-        match look(&target).await {
+        match look(&target, &self.options()).await {
             Ok(diagnosis) => {
                 let healthy = diagnosis.severity() < Severity::Problem;
                 output::print(&Report { store: Place::of(&target), diagnosis }, self.json)?;
@@ -46,11 +57,19 @@ impl Doctor {
             }
         }
     }
+
+    fn options(&self) -> HealthOptions {
+        let mut options = self.thresholds.options();
+        if let Some(age) = self.transaction_age {
+            options.transaction_age = age;
+        }
+        options
+    }
 }
 
-async fn look(target: &Target) -> anyhow::Result<Diagnosis> {
+async fn look(target: &Target, options: &HealthOptions) -> anyhow::Result<Diagnosis> {
     let store = target.open_existing().await?;
-    let diagnosis = store.diagnose().await?;
+    let diagnosis = store.diagnose_with(options).await?;
     store.close().await;
     Ok(diagnosis)
 }
@@ -111,15 +130,31 @@ impl fmt::Display for Report {
         }
         writeln!(f, "last position    {}", diagnosis.last_position)?;
         let width = diagnosis.findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
-        for finding in &diagnosis.findings {
-            write_finding(f, finding, width)?;
+        // What is wrong stands first; otherwise in the order in which it was looked at.
+        for severity in [Severity::Problem, Severity::Warning, Severity::Ok] {
+            let found = diagnosis.findings.iter().filter(|finding| finding.severity == severity);
+            found.into_iter().try_for_each(|finding| write_finding(f, finding, width))?;
         }
-        if diagnosis.holders.is_empty() {
-            return write!(f, "\n\nnothing holds the high-water mark");
+        match diagnosis.holders.as_slice() {
+            [] => write!(f, "\n\nnothing holds the high-water mark")?,
+            holders => {
+                write!(f, "\n\nthe high-water mark waits for")?;
+                holders.iter().try_for_each(|holder| write_holder(f, holder))?;
+            }
         }
-        write!(f, "\n\nthe high-water mark waits for")?;
-        diagnosis.holders.iter().try_for_each(|holder| write_holder(f, holder))
+        write!(f, "\n\n{}", summary(diagnosis))
     }
+}
+
+/// `1 problem, 2 warnings, 20 ok`.
+fn summary(diagnosis: &Diagnosis) -> String {
+    let of = |severity| diagnosis.count(severity) as u64;
+    format!(
+        "{}, {}, {} ok",
+        count(of(Severity::Problem), "problem"),
+        count(of(Severity::Warning), "warning"),
+        of(Severity::Ok)
+    )
 }
 
 fn write_finding(f: &mut fmt::Formatter<'_>, finding: &Finding, width: usize) -> fmt::Result {

@@ -24,6 +24,19 @@ Examples:
   everfold health --json | jq -r '.problems[].message'
   everfold health --dead-letter-age 10m --stalled-after 30s")]
 pub(crate) struct Health {
+    #[command(flatten)]
+    thresholds: Thresholds,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// From when on something is a problem: the same for `health` and `doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct Thresholds {
+    /// A read model that is behind by more than this is a problem, whatever its lag_fail says
+    #[arg(long, value_name = "TIME", value_parser = age::parse)]
+    stale: Option<Duration>,
     /// A dead letter older than this is a problem [default: 1h]
     #[arg(long, value_name = "TIME", value_parser = age::parse)]
     dead_letter_age: Option<Duration>,
@@ -36,9 +49,6 @@ pub(crate) struct Health {
     /// An append that holds the high-water mark for this long is a problem [default: 60s]
     #[arg(long, value_name = "TIME", value_parser = age::parse)]
     mark_held_for: Option<Duration>,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Serialize)]
@@ -50,15 +60,18 @@ struct Report {
 impl Health {
     pub(crate) async fn run(self, global: &Global) -> anyhow::Result<Outcome> {
         let store = global.target()?.open_existing().await?;
-        let problems = store.health(&self.options()).await?;
+        let problems = store.health(&self.thresholds.options()).await?;
         store.close().await;
         let healthy = problems.iter().all(|problem| problem.severity < Severity::Problem);
         output::print(&Report { healthy, problems }, self.json)?;
         Ok(if healthy { Outcome::Done } else { Outcome::Unhealthy })
     }
+}
 
-    fn options(&self) -> HealthOptions {
+impl Thresholds {
+    pub(crate) fn options(&self) -> HealthOptions {
         let mut options = HealthOptions::default();
+        options.stale = self.stale;
         for (given, option) in [
             (self.dead_letter_age, &mut options.dead_letter_age),
             (self.skip_age, &mut options.skip_age),

@@ -5,7 +5,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use everfold::sqlite::rusqlite::Connection;
-use everfold_testkit::{PgBouncer, Server, TestDatabase};
+use everfold_testkit::{Cluster, PgBouncer, Server, TestDatabase};
 use serde_json::Value;
 
 use crate::support::{Folder, LIMIT, Ran, lines, send, wait};
@@ -42,7 +42,15 @@ impl Shop {
     }
 
     pub(crate) async fn postgres() -> Shop {
-        let database = TestDatabase::create().await;
+        Shop::of(TestDatabase::create().await)
+    }
+
+    /// On a server of its own.
+    pub(crate) async fn on(cluster: &Cluster) -> Shop {
+        Shop::of(TestDatabase::create_on(cluster).await)
+    }
+
+    fn of(database: TestDatabase) -> Shop {
         let shop = Shop { folder: Folder::new(), database: Some(database), pooler: None };
         shop.run(&["schema", "apply"]).exits(0);
         shop

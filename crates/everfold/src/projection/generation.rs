@@ -94,6 +94,12 @@ pub(crate) struct ShardState {
     pub(crate) position: Position,
     /// The owner's name, if it lives.
     pub(crate) owner_name: Option<String>,
+    /// Since when the owner runs.
+    pub(crate) owner_since: Option<Timestamp>,
+    /// The owner's name, also if it has not been heard of for too long.
+    pub(crate) last_owner: Option<String>,
+    /// When the lease ends, or has ended.
+    pub(crate) expires_at: Option<Timestamp>,
     pub(crate) moved_at: Timestamp,
     pub(crate) attempts: u32,
     pub(crate) failure: Option<String>,

@@ -1,6 +1,5 @@
 //! What is wrong with projections, by thresholds.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -8,7 +7,7 @@ use serde::Serialize;
 use super::definition::Lifecycle;
 use super::generation::GenerationStatus;
 use super::status::{ProjectionStatus, Trend, counted};
-use crate::diagnosis::{Finding, MarkHolder, Severity};
+use crate::diagnosis::{MarkHolder, Severity};
 use crate::error::ProjectionError;
 use crate::rebuild::{RebuildPhase, RebuildProgress};
 use crate::store::Store;
@@ -23,8 +22,14 @@ pub struct HealthOptions {
     pub skip_age: Duration,
     /// Work to do, and no worker or no movement for this long: 60 s.
     pub stalled_after: Duration,
-    /// An append that has held the mark for this long: 60 s.
+    /// An append that has held the mark for this long; in a diagnosis, any transaction that others wait
+    /// for: 60 s.
     pub mark_held_for: Duration,
+    /// A projection that is behind by more than this, whatever its own settings say: none.
+    pub stale: Option<Duration>,
+    /// A transaction that has been open for longer than this; only a diagnosis looks at it, and warns:
+    /// 5 min.
+    pub transaction_age: Duration,
 }
 
 impl Default for HealthOptions {
@@ -34,6 +39,8 @@ impl Default for HealthOptions {
             skip_age: Duration::from_secs(60 * 60),
             stalled_after: Duration::from_secs(60),
             mark_held_for: Duration::from_secs(60),
+            stale: None,
+            transaction_age: Duration::from_secs(5 * 60),
         }
     }
 }
@@ -51,6 +58,8 @@ pub struct HealthProblem {
     pub severity: Severity,
     /// In words, with what to do.
     pub message: String,
+    /// The command to run next.
+    pub next: String,
 }
 
 impl Store {
@@ -86,62 +95,14 @@ impl Store {
         // Whoever reads events waits for the mark, also where there are no projections.
         let heads = self.backend().heads().await?;
         if heads.mark < heads.highest {
-            let diagnosis = self.backend().diagnose().await?;
-            if let Some(holder) = diagnosis.holders.first() {
-                problems.extend(check_mark(holder, options));
-            }
+            let holders = self.backend().mark_holders().await?;
+            problems.extend(holders.first().and_then(|holder| check_mark(holder, options)));
         }
         Ok(problems)
     }
 }
 
-impl Store {
-    /// What `doctor` says about projections.
-    pub(crate) async fn projection_findings(&self) -> Vec<Finding> {
-        let check = "projections";
-        let projections = match self.projections().await {
-            Ok(projections) => projections,
-            Err(error) => {
-                let message = format!("they cannot be read: {error}");
-                let hint = "look again as a member of everfold_admin";
-                return vec![Finding::warning(check, message, hint)];
-            }
-        };
-        let mut problems = Vec::new();
-        let rebuilds = self.rebuilds().await.unwrap_or_default();
-        check_projections(&projections, &rebuilds, &HealthOptions::default(), &mut problems);
-        problems.extend(rebuilds.iter().filter_map(check_rebuild));
-        if problems.is_empty() {
-            let names: BTreeSet<&str> = projections.iter().map(|status| &*status.name).collect();
-            let message = match names.len() {
-                0 => "none are registered".to_owned(),
-                count => format!("{count} registered, nothing is wrong with them"),
-            };
-            return vec![Finding::ok(check, message)];
-        }
-        problems.iter().map(|problem| problem.finding(check)).collect()
-    }
-}
-
-impl HealthProblem {
-    fn finding(&self, check: &'static str) -> Finding {
-        let name = self.projection.as_deref().unwrap_or_default();
-        let message = format!("{name}, {}: {}", self.check, self.message);
-        let hint = match self.check {
-            "dead-letters" => format!("`everfold dead-letters list {name}`"),
-            "skips" => format!("`everfold skips list {name}`"),
-            "rebuild" => format!("`everfold rebuilds {name}`"),
-            "drift" => format!("`everfold verify {name}`"),
-            _ => format!("`everfold status {name}`"),
-        };
-        match self.severity {
-            Severity::Problem => Finding::problem(check, message, hint),
-            _ => Finding::warning(check, message, hint),
-        }
-    }
-}
-
-fn check_projections(
+pub(super) fn check_projections(
     all: &[ProjectionStatus],
     rebuilds: &[RebuildProgress],
     options: &HealthOptions,
@@ -162,8 +123,12 @@ fn check_projections(
         let severity = if failed { Severity::Problem } else { Severity::Warning };
         let reason = status.reason.as_deref().unwrap_or("it waits for its backfill");
         let message = format!("it cannot be read yet: {reason}");
+        let next = match fill {
+            Some(_) => format!("everfold rebuilds {name}"),
+            None => format!("everfold rebuild {name}"),
+        };
         let (projection, check) = (Some(name.clone()), "building");
-        problems.push(HealthProblem { projection, check, severity, message });
+        problems.push(HealthProblem { projection, check, severity, message, next });
     }
 }
 
@@ -172,35 +137,33 @@ fn check_projection(
     options: &HealthOptions,
     problems: &mut Vec<HealthProblem>,
 ) {
-    let mut add = |check, severity, message| {
-        let projection = Some(status.name.clone());
-        problems.push(HealthProblem { projection, check, severity, message });
+    let name = &status.name;
+    let mut add = |check, severity, message, next| {
+        let projection = Some(name.clone());
+        problems.push(HealthProblem { projection, check, severity, message, next });
     };
     if status.status == GenerationStatus::Failed {
         let reason = status.reason.as_deref().unwrap_or("no reason was given");
-        add("failed", Severity::Problem, reason.to_owned());
+        add("failed", Severity::Problem, reason.to_owned(), after_failure(status));
     }
     let ahead = status.shards.iter().any(|shard| shard.position > status.highest);
     if ahead && status.lifecycle == Lifecycle::CatchUp && status.status != GenerationStatus::Failed
     {
         let reason =
             status.reason.as_deref().unwrap_or("its checkpoint is past the end of the log");
-        add("checkpoint", Severity::Problem, reason.to_owned());
+        add("checkpoint", Severity::Problem, reason.to_owned(), format!("everfold rebuild {name}"));
     }
     if status.status == GenerationStatus::Paused {
         let reason = status.reason.as_deref().unwrap_or("it is paused");
-        let message = format!("{reason}; `everfold resume {}` goes on with it", status.name);
-        add("paused", Severity::Warning, message);
+        let message = format!("{reason}; `everfold resume {name}` goes on with it");
+        add("paused", Severity::Warning, message, format!("everfold resume {name}"));
     }
-    let lag = counted(status.lag_events, "event");
-    let lag = format!("{:.0} s and {lag} behind", status.lag_seconds);
-    if status.lag_fail_seconds.is_some_and(|max| status.lag_seconds > max) {
-        add("lag", Severity::Problem, format!("{lag}, more than lag_fail allows"));
-    } else if status.lag_warn_seconds.is_some_and(|max| status.lag_seconds > max) {
-        add("lag", Severity::Warning, format!("{lag}, more than lag_warn allows"));
+    let lag = lag(status);
+    if let Some((severity, limit)) = beyond(status, options) {
+        add("lag", severity, format!("{lag}, more than {limit} allows"), to_catch_up(status));
     }
     if let Some(message) = stalled(status, options) {
-        add("stalled", Severity::Problem, format!("{lag}, {message}"));
+        add("stalled", Severity::Problem, format!("{lag}, {message}"), to_catch_up(status));
     }
     let old = |age: Option<f64>, max: Duration| age.filter(|age| *age > max.as_secs_f64());
     if let Some(age) = old(status.oldest_dead_letter_seconds, options.dead_letter_age) {
@@ -209,15 +172,19 @@ fn check_projection(
              then retry or discard",
             counted(status.dead_letters, "dead letter"),
             counted(status.held_events, "event"),
-            name = status.name
         );
-        add("dead-letters", Severity::Problem, message);
+        add(
+            "dead-letters",
+            Severity::Problem,
+            message,
+            format!("everfold dead-letters list {name}"),
+        );
     }
     if let Some(age) = old(status.oldest_skip_seconds, options.skip_age) {
         let verb = if status.open_skips == 1 { "is" } else { "are" };
         let advice = match status.status {
             GenerationStatus::Paused | GenerationStatus::Failed => {
-                format!("it is {}: `everfold resume {}`", status.status, status.name)
+                format!("it is {}: `everfold resume {name}`", status.status)
             }
             _ => "start a runner that carries this projection (`everfold run`)".to_owned(),
         };
@@ -225,7 +192,7 @@ fn check_projection(
             "{} {verb} owed, the oldest for {age:.0} s; {advice}",
             counted(status.open_skips, "event")
         );
-        add("skips", Severity::Problem, message);
+        add("skips", Severity::Problem, message, to_settle(status));
     }
     // What readers do not see any more is nobody's trouble.
     let verified = status.verified.as_ref().filter(|_| status.active);
@@ -235,20 +202,83 @@ fn check_projection(
              again, `everfold verify {name}` looks again",
             counted(verified.differences, "row"),
             verified.at.strftime("%Y-%m-%dT%H:%M:%SZ"),
-            name = status.name
         );
-        add("drift", Severity::Problem, message);
+        add("drift", Severity::Problem, message, format!("everfold rebuild {name}"));
     }
 }
 
+/// Events behind are counted up to here.
+const COUNTED_MAX: u64 = 10_000;
+
+/// `12 s and 3 events behind`.
+pub(super) fn lag(status: &ProjectionStatus) -> String {
+    let events = match status.lag_events {
+        COUNTED_MAX.. => format!("{COUNTED_MAX} or more events"),
+        events => counted(events, "event"),
+    };
+    format!("{:.0} s and {events} behind", status.lag_seconds)
+}
+
+/// The limit that its lag is beyond.
+fn beyond(status: &ProjectionStatus, options: &HealthOptions) -> Option<(Severity, &'static str)> {
+    let over = |max: Option<f64>| max.is_some_and(|max| status.lag_seconds > max);
+    if over(status.lag_fail_seconds) {
+        Some((Severity::Problem, "lag_fail"))
+    } else if over(options.stale.map(|stale| stale.as_secs_f64())) {
+        Some((Severity::Problem, "--stale"))
+    } else {
+        over(status.lag_warn_seconds).then_some((Severity::Warning, "lag_warn"))
+    }
+}
+
+/// The next command where a projection has failed. Its reason has the event, the file and the line.
+fn after_failure(status: &ProjectionStatus) -> String {
+    let name = &status.name;
+    match status.reason.as_deref() {
+        Some(reason) if reason.contains(&format!("`everfold rebuild {name}`")) => {
+            format!("everfold rebuild {name}")
+        }
+        _ => format!("everfold resume {name}"),
+    }
+}
+
+/// The next command where events are missing.
+pub(super) fn to_catch_up(status: &ProjectionStatus) -> String {
+    use GenerationStatus::{Failed, Paused};
+    let name = &status.name;
+    match status.status {
+        Paused | Failed => format!("everfold resume {name}"),
+        _ if status.lifecycle == Lifecycle::Inline => to_settle(status),
+        _ if is_run(status) => format!("everfold status {name}"),
+        _ => "everfold run".to_owned(),
+    }
+}
+
+/// The next command where an inline projection owes events.
+pub(super) fn to_settle(status: &ProjectionStatus) -> String {
+    use GenerationStatus::{Failed, Paused};
+    let name = &status.name;
+    match status.status {
+        Paused | Failed => format!("everfold resume {name}"),
+        _ if status.dead_letters > 0 => format!("everfold dead-letters list {name}"),
+        _ => format!("everfold skips drain {name}"),
+    }
+}
+
+/// Whether a live worker has every shard.
+pub(super) fn is_run(status: &ProjectionStatus) -> bool {
+    status.shards.iter().all(|shard| shard.owner.is_some())
+}
+
 /// A rebuild that stands still because nobody works on it, or because an operator wants it to.
-fn check_rebuild(rebuild: &RebuildProgress) -> Option<HealthProblem> {
+pub(super) fn check_rebuild(rebuild: &RebuildProgress) -> Option<HealthProblem> {
     let RebuildProgress { name, version, phase, .. } = rebuild;
-    let (severity, message) = match (rebuild.finished_at, &rebuild.worker) {
+    let (severity, message, next) = match (rebuild.finished_at, &rebuild.worker) {
         (Some(_), _) => return None,
         (None, _) if rebuild.paused => (
             Severity::Warning,
             format!("its rebuild is paused; `everfold rebuilds resume {name}` goes on with it"),
+            format!("everfold rebuilds resume {name}"),
         ),
         (None, Some(_)) => return None,
         (None, None) => (
@@ -257,9 +287,16 @@ fn check_rebuild(rebuild: &RebuildProgress) -> Option<HealthProblem> {
                 "its rebuild to version {version} is {phase}, and nobody works on it; `everfold rebuild \
                  {name}` goes on with it, and so does a runner that carries it (`everfold run`)"
             ),
+            format!("everfold rebuild {name}"),
         ),
     };
-    Some(HealthProblem { projection: Some(name.clone()), check: "rebuild", severity, message })
+    Some(HealthProblem {
+        projection: Some(name.clone()),
+        check: "rebuild",
+        severity,
+        message,
+        next,
+    })
 }
 
 /// Why a projection with work to do does not do it, if that is so.
@@ -270,7 +307,7 @@ fn stalled(status: &ProjectionStatus, options: &HealthOptions) -> Option<&'stati
     if !runs || !waits || status.lag_seconds < options.stalled_after.as_secs_f64() {
         return None;
     }
-    if status.shards.iter().any(|shard| shard.owner.is_none()) {
+    if !is_run(status) {
         return Some("and nobody runs it; start a runner that carries it (`everfold run`)");
     }
     (status.trend == Trend::Standing).then_some(
@@ -290,5 +327,6 @@ fn check_mark(holder: &MarkHolder, options: &HealthOptions) -> Option<HealthProb
         "the high-water mark stands still: {who} has held it for {seconds:.0} s; `everfold doctor` \
          says more"
     );
-    Some(HealthProblem { projection: None, check: "mark", severity: Severity::Problem, message })
+    let (severity, next) = (Severity::Problem, "everfold doctor".to_owned());
+    Some(HealthProblem { projection: None, check: "mark", severity, message, next })
 }

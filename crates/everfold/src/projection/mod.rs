@@ -17,6 +17,7 @@ pub(crate) mod builder;
 pub(crate) mod definition;
 pub(crate) mod differences;
 pub(crate) mod document;
+mod findings;
 mod folder;
 mod folding;
 mod fresh;

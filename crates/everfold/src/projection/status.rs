@@ -126,6 +126,12 @@ pub struct ShardStatus {
     pub position: Position,
     /// The name of the worker that runs it, if one lives.
     pub owner: Option<String>,
+    /// Since when that worker runs.
+    pub owner_since: Option<Timestamp>,
+    /// The worker that has the lease, also if it has not been heard of for too long.
+    pub last_owner: Option<String>,
+    /// When the lease ends unless it is prolonged; in the past if its worker has gone silent.
+    pub lease_expires_at: Option<Timestamp>,
     /// When it last moved.
     pub moved_at: Timestamp,
     /// Failed tries in a row of what comes next.
@@ -277,8 +283,17 @@ impl ProjectionStatus {
 
 impl ShardStatus {
     fn new(state: ShardState) -> Self {
-        let ShardState { shard, position, owner_name, moved_at, attempts, failure, .. } = state;
-        ShardStatus { shard, position, owner: owner_name, moved_at, attempts, failure }
+        ShardStatus {
+            shard: state.shard,
+            position: state.position,
+            owner_since: state.owner_since.filter(|_| state.owner_name.is_some()),
+            owner: state.owner_name,
+            last_owner: state.last_owner,
+            lease_expires_at: state.expires_at,
+            moved_at: state.moved_at,
+            attempts: state.attempts,
+            failure: state.failure,
+        }
     }
 }
 

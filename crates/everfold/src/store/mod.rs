@@ -19,13 +19,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, FutureExt};
 
 use crate::append::{Appended, StreamAppend, check_ids_of_all};
-use crate::diagnosis::Diagnosis;
+use crate::diagnosis::{Diagnosis, MarkHolder};
 use crate::error::{AppendError, ImportError, MigrateError, OpenError, ReadError, StoreError};
 use crate::import::{ImportChunk, ImportProgress, ImportedChunk};
 use crate::options::StoreOptions;
+use crate::projection::HealthOptions;
 use crate::projection::registry::Hub;
 use crate::read::{ReadAll, ReadStream};
 use crate::snapshot::StoredSnapshot;
@@ -120,7 +121,11 @@ pub(crate) trait Backend: ProjectionBackend + RebuildBackend + VerifyBackend {
     fn import_progress(&self, name: String) -> BoxFuture<'_, Result<ImportProgress, StoreError>>;
     /// Gets a chunk ready, as far as that can be done while the one before is being stored.
     fn stage_import(&self, chunk: ImportChunk) -> BoxFuture<'_, Box<dyn StagedImport>>;
-    fn diagnose(&self) -> BoxFuture<'_, Result<Diagnosis, StoreError>>;
+    fn diagnose(&self, options: HealthOptions) -> BoxFuture<'_, Result<Diagnosis, StoreError>>;
+    /// Appends in flight that the high-water mark waits for, the lowest first. In a file there are none.
+    fn mark_holders(&self) -> BoxFuture<'_, Result<Vec<MarkHolder>, StoreError>> {
+        async { Ok(Vec::new()) }.boxed()
+    }
     /// Ends background work and closes connections; appends under way are finished first.
     fn close(&self) -> BoxFuture<'_, ()>;
 }
@@ -517,8 +522,16 @@ impl Store {
     /// # Errors
     /// If the database refuses or cannot be reached. What cannot be looked at alone is a finding.
     pub async fn diagnose(&self) -> Result<Diagnosis, StoreError> {
-        let mut diagnosis = self.0.backend.diagnose().await?;
-        diagnosis.findings.extend(self.projection_findings().await);
+        self.diagnose_with(&HealthOptions::default()).await
+    }
+
+    /// As [`Store::diagnose`], with thresholds of the caller's.
+    ///
+    /// # Errors
+    /// If the database refuses or cannot be reached.
+    pub async fn diagnose_with(&self, options: &HealthOptions) -> Result<Diagnosis, StoreError> {
+        let mut diagnosis = self.0.backend.diagnose(options.clone()).await?;
+        diagnosis.findings.extend(self.projection_findings(options).await);
         Ok(diagnosis)
     }
 

@@ -1,4 +1,5 @@
--- What `everfold doctor` looks at: one row. Needs only SELECT on everfold.events and everfold.store.
+-- What `everfold doctor` looks at first: one row. Needs only SELECT on everfold.events and everfold.store.
+-- Takes no locks.
 SELECT current_setting('server_version') AS version,
        current_setting('server_version_num')::integer AS version_number,
        pg_is_in_recovery() AS in_recovery,
@@ -9,9 +10,8 @@ SELECT current_setting('server_version') AS version,
        current_setting('full_page_writes') AS full_page_writes,
        current_setting('synchronous_commit') AS synchronous_commit,
        current_setting('idle_in_transaction_session_timeout') AS idle_in_transaction_session_timeout,
-       (SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()) AS prepared_transactions,
-       (SELECT coalesce(extract(epoch FROM clock_timestamp() - min(prepared)), 0)::float8
-          FROM pg_prepared_xacts WHERE database = current_database()) AS oldest_prepared_seconds,
+       current_setting('autovacuum') AS autovacuum,
+       current_setting('track_activities') AS track_activities,
        ARRAY(SELECT r FROM unnest(ARRAY['everfold_writer', 'everfold_events_reader',
                  'everfold_read_models', 'everfold_admin']) r
               WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = r)) AS missing_roles,

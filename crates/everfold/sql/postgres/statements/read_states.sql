@@ -14,10 +14,11 @@ SELECT g.id, p.namespace, p.name, g.version, g.kind, g.lifecycle, g.event_types,
  CROSS JOIN LATERAL (
        SELECT jsonb_agg(jsonb_build_object(
                   'shard', c.shard, 'position', c.position, 'epoch', c.epoch, 'owner', c.owner,
-                  'owner_name', w.name, 'moved_at', c.moved_at, 'attempts', c.attempts,
+                  'owner_name', CASE WHEN w.expires_at >= clock_timestamp() THEN w.name END,
+                  'owner_since', w.started_at, 'last_owner', w.name, 'expires_at', c.expires_at, 'moved_at', c.moved_at, 'attempts', c.attempts,
                   'failure', c.failure) ORDER BY c.shard) AS shards
          FROM everfold.checkpoints c
-         LEFT JOIN everfold.workers w ON w.id = c.owner AND w.expires_at >= clock_timestamp()
+         LEFT JOIN everfold.workers w ON w.id = c.owner
         WHERE c.generation = g.id) c
  CROSS JOIN LATERAL (
        SELECT sum(r.events)::bigint AS events, sum(r.duration_ms)::float8 / 1000 AS seconds

@@ -233,7 +233,9 @@ fn parts(database: &DbError) -> StoreErrorParts {
         }
         "25006" => (ReadOnly, "this is a standby or a read-only session: connect to the primary"),
         "40P01" | "40001" | "55P03" | "57014" | "EF009" => (Busy, "try again"),
-        "53100" | "53200" | "53300" | "53400" => (Exhausted, "the server is out of resources"),
+        "53100" => (Exhausted, "the server's disk is full: free space on it, then try again"),
+        "53300" => (Exhausted, too_many_connections(database.message())),
+        "53200" | "53400" => (Exhausted, "the server is out of resources"),
         "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "08006" | "08003" | "08000" => {
             (Closed, "the server ended the session: try again")
         }
@@ -252,6 +254,24 @@ fn parts(database: &DbError) -> StoreErrorParts {
         advice => format!("{}; {advice}", database.message()),
     };
     StoreErrorParts { kind, message }
+}
+
+/// Whose connections are all taken, and how to see by whom: nobody can look without one.
+fn too_many_connections(message: &str) -> &'static str {
+    if message.contains("for role") {
+        return "its CONNECTION LIMIT is reached: as a superuser, SELECT pid, application_name, state, \
+            state_change FROM pg_stat_activity WHERE usename = '…' ORDER BY state_change, then \
+            SELECT pg_terminate_backend(pid); or ALTER ROLE … CONNECTION LIMIT …";
+    }
+    if message.contains("for database") {
+        return "its CONNECTION LIMIT is reached: as a superuser, SELECT pid, application_name, state, \
+            state_change FROM pg_stat_activity WHERE datname = '…' ORDER BY state_change, then \
+            SELECT pg_terminate_backend(pid); or ALTER DATABASE … CONNECTION LIMIT …";
+    }
+    "all connections are taken. A superuser gets one of those that superuser_reserved_connections keeps: \
+     psql -U postgres -c \"SELECT application_name, usename, state, count(*) FROM pg_stat_activity GROUP BY \
+     1, 2, 3 ORDER BY 4 DESC\", then SELECT pg_terminate_backend(pid) for those that nobody needs; lower \
+     pool_size, put PgBouncer between, or raise max_connections"
 }
 
 fn with_hint(database: &DbError) -> String {

@@ -33,10 +33,11 @@ use tokio_postgres::types::Type;
 
 use super::{AllPage, Backend, LogPage, Page, StagedImport, StreamPage};
 use crate::append::{Appended, StreamAppend};
-use crate::diagnosis::Diagnosis;
+use crate::diagnosis::{Diagnosis, MarkHolder};
 use crate::error::{AppendError, OpenError, StoreError};
 use crate::import::{ImportChunk, ImportProgress};
 use crate::options::StoreOptions;
+use crate::projection::HealthOptions;
 use crate::snapshot::StoredSnapshot;
 use crate::{Position, StreamId, Version};
 
@@ -193,8 +194,12 @@ impl Backend for PostgresStore {
         import::stage(connections, Arc::clone(&self.options), wake, chunk).boxed()
     }
 
-    fn diagnose(&self) -> BoxFuture<'_, Result<Diagnosis, StoreError>> {
-        diagnose::diagnose(&self.connections).boxed()
+    fn diagnose(&self, options: HealthOptions) -> BoxFuture<'_, Result<Diagnosis, StoreError>> {
+        async move { diagnose::diagnose(&self.connections, &options).await }.boxed()
+    }
+
+    fn mark_holders(&self) -> BoxFuture<'_, Result<Vec<MarkHolder>, StoreError>> {
+        async move { diagnose::holders(&self.connections.get().await?).await }.boxed()
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -41,6 +41,7 @@ use crate::diagnosis::Diagnosis;
 use crate::error::{AppendError, ImportError, OpenError, StoreError, StoreErrorKind};
 use crate::import::{ImportChunk, ImportProgress, ImportedChunk};
 use crate::options::StoreOptions;
+use crate::projection::HealthOptions;
 use crate::snapshot::StoredSnapshot;
 use crate::{Position, StreamId, Version};
 
@@ -230,7 +231,7 @@ impl Backend for SqliteStore {
         std::future::ready(staged).boxed()
     }
 
-    fn diagnose(&self) -> BoxFuture<'_, Result<Diagnosis, StoreError>> {
+    fn diagnose(&self, _: HealthOptions) -> BoxFuture<'_, Result<Diagnosis, StoreError>> {
         diagnose::diagnose(&self.path, &self.writer, &self.pool).boxed()
     }
 

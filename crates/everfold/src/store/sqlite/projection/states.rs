@@ -96,6 +96,11 @@ fn shard_state(row: &Row<'_>) -> Result<ShardState, rusqlite::Error> {
         shard: row.get(0)?,
         position: Position::from_stored(row.get(1)?),
         owner_name: row.get(4)?,
+        owner_since: time_or_null(row, 8)?,
+        last_owner: row.get(9)?,
+        expires_at: row
+            .get::<_, Option<i64>>(10)?
+            .and_then(|at| Timestamp::from_millisecond(at).ok()),
         moved_at: read::parsed(row, 5)?,
         attempts: row.get(6)?,
         failure: row.get(7)?,

@@ -14,7 +14,7 @@ use rusqlite::{Connection, OptionalExtension};
 use super::names::{identifier, view};
 use super::registry::json_or_null;
 use crate::error::{StoreError, StoreErrorKind};
-use crate::store::sqlite::error::store_error;
+use crate::store::sqlite::error::{said, store_error};
 
 const READ: &str = "SELECT p.namespace, p.id, g.version, g.home, g.tables \
     FROM everfold_generations g JOIN everfold_projections p ON p.id = g.projection WHERE g.id = ?1";
@@ -93,6 +93,14 @@ struct Column {
 fn columns(connection: &Connection, table: &str) -> Result<Vec<Column>, rusqlite::Error> {
     let column = |row: &rusqlite::Row<'_>| Ok(Column { name: row.get(0)?, declared: row.get(1)? });
     connection.prepare_cached(LIST_COLUMNS)?.query_map([table], column)?.collect()
+}
+
+/// The columns of a view; none if the table behind it was dropped, so that nobody can read it anyway.
+fn columns_shown(connection: &Connection, view: &str) -> Result<Vec<Column>, rusqlite::Error> {
+    match columns(connection, view) {
+        Err(error) if said(&error).starts_with("no such table") => Ok(Vec::new()),
+        columns => columns,
+    }
 }
 
 /// Columns of a view that a table lacks at its end; `None` if the table cannot be shown by it.
@@ -199,7 +207,7 @@ impl Shown {
     ) -> Result<bool, StoreError> {
         let table = format!("{}{table}", self.home);
         let replace = || -> Result<bool, rusqlite::Error> {
-            let (before, now) = (columns(connection, name)?, columns(connection, &table)?);
+            let (before, now) = (columns_shown(connection, name)?, columns(connection, &table)?);
             let Some(missing) = lacking(&before, &now) else { return Ok(false) };
             drop_view(connection, name)?;
             create(connection, name, &table, &missing)?;

@@ -1,9 +1,14 @@
 //! What `everfold doctor` shows: checks of the database, each with what to do, and who holds the
 //! high-water mark.
 
+mod shared;
+
 use serde::Serialize;
 
 use crate::Position;
+use crate::error::StoreError;
+
+pub(crate) use shared::*;
 
 /// How serious a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -25,9 +30,9 @@ pub struct Finding {
     pub check: &'static str,
     /// How serious it is.
     pub severity: Severity,
-    /// What was found.
+    /// What was found: who or what, and since when.
     pub message: String,
-    /// What to do about it.
+    /// What to do about it: the next command or statement.
     pub hint: Option<String>,
 }
 
@@ -51,6 +56,23 @@ impl Finding {
         hint: impl Into<String>,
     ) -> Self {
         Finding { severity: Severity::Problem, ..Self::warning(check, message, hint) }
+    }
+
+    /// A problem, or a warning.
+    pub(crate) fn of(
+        severity: Severity,
+        check: &'static str,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
+        Finding { severity, ..Self::warning(check, message, hint) }
+    }
+
+    /// What this user may not look at: nothing is known about it, neither good nor bad.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "a file is seen whole"))]
+    pub(crate) fn unseen(check: &'static str, error: &StoreError) -> Self {
+        let message = format!("not looked at: {error}");
+        Self::warning(check, message, "look again as a member of everfold_admin and pg_monitor")
     }
 }
 
@@ -101,5 +123,11 @@ impl Diagnosis {
     #[must_use]
     pub fn severity(&self) -> Severity {
         self.findings.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Ok)
+    }
+
+    /// How many findings are of this severity.
+    #[must_use]
+    pub fn count(&self, severity: Severity) -> usize {
+        self.findings.iter().filter(|finding| finding.severity == severity).count()
     }
 }
