@@ -7,6 +7,7 @@
 //!     // end
 //! ```
 
+mod defaults;
 mod guide_rebuilds;
 mod guide_rust;
 mod programs;
