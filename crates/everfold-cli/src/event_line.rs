@@ -1,47 +1,13 @@
 //! One event on one line: as JSON, in the form that `import` takes, or as text.
 
 use console::{measure_text_width, style, truncate_str};
-use everfold::{RecordedEvent, Uuid};
-use serde::Serialize;
-use serde_json::value::RawValue;
+use everfold::RecordedEvent;
 
 use crate::output::shown;
 
-/// All columns. Data and metadata stay the text they are, so that numbers keep every digit.
-#[derive(Serialize)]
-struct Columns<'a> {
-    position: u64,
-    stream_id: &'a str,
-    version: u64,
-    #[serde(rename = "type")]
-    event_type: &'a str,
-    schema_version: u32,
-    data: &'a RawValue,
-    metadata: &'a RawValue,
-    id: Uuid,
-    recorded_at: jiff::Timestamp,
-}
-
 /// The event as one line of JSON.
-pub(crate) fn json(event: &RecordedEvent) -> anyhow::Result<String> {
-    let data = on_one_line(&event.data);
-    let metadata = on_one_line(&event.metadata);
-    Ok(serde_json::to_string(&Columns {
-        position: event.position.0,
-        stream_id: event.stream_id.as_str(),
-        version: event.version.0,
-        event_type: &event.event_type,
-        schema_version: event.schema_version,
-        data: serde_json::from_str(&data)?,
-        metadata: serde_json::from_str(&metadata)?,
-        id: event.id,
-        recorded_at: event.recorded_at,
-    })?)
-}
-
-/// Line breaks in JSON stand between its tokens only; inside strings they are escaped.
-fn on_one_line(json: &str) -> std::borrow::Cow<'_, str> {
-    if json.contains(['\n', '\r']) { json.replace(['\n', '\r'], " ").into() } else { json.into() }
+pub(crate) fn json(event: &RecordedEvent) -> serde_json::Result<String> {
+    serde_json::to_string(event)
 }
 
 /// The event for people: position, time, stream@version, type, and of the data what fits.
@@ -54,7 +20,7 @@ pub(crate) fn text(event: &RecordedEvent, width: Option<usize>) -> String {
     let time = event.recorded_at.strftime(time).to_string();
     let place = format!("{}@{}", shown(event.stream_id.as_str()), event.version);
     let event_type = shown(&event.event_type);
-    let data = shown(&on_one_line(&event.data));
+    let data = shown(&event.data.replace(['\n', '\r'], " "));
     let line = format!(
         "{:>6}  {}  {}  {}  {data}",
         event.position.0,

@@ -668,3 +668,35 @@ impl std::error::Error for StoreError {
         self.source.as_deref().map(|source| source as _)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_family_says_whether_another_try_may_help() {
+        let store = |kind| StoreError::new(kind, "the database said no");
+        let transient = [
+            (StoreErrorKind::Busy, true),
+            (StoreErrorKind::Closed, true),
+            (StoreErrorKind::Exhausted, true),
+            (StoreErrorKind::Unreachable, true),
+            (StoreErrorKind::Privilege, false),
+            (StoreErrorKind::Other, false),
+        ];
+        for (kind, expected) in transient {
+            let migrate = || MigrateError::Store(store(kind));
+            let answers = [
+                Error::from(AppendError::from(store(kind))).is_transient(),
+                Error::from(ReadError::from(store(kind))).is_transient(),
+                Error::from(OpenError::Schema(migrate())).is_transient(),
+                Error::from(migrate()).is_transient(),
+                Error::from(ImportError::from(store(kind))).is_transient(),
+                Error::from(ProjectionError::from(store(kind))).is_transient(),
+                Error::from(store(kind)).is_transient(),
+            ];
+            assert_eq!(answers, [expected; 7], "{kind:?}");
+        }
+        assert!(!Error::from(MigrateError::Missing).is_transient());
+    }
+}

@@ -1,7 +1,11 @@
 //! Events before and after they are stored.
 
-use serde::Serialize;
+use std::borrow::Cow;
+
 use serde::de::DeserializeOwned;
+use serde::ser::Error as _;
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::codec::{self, DecodeError, EncodeError};
@@ -148,7 +152,30 @@ impl NewEvent {
 }
 
 /// An event as it stands in the log.
-#[derive(Debug, Clone, PartialEq, Eq)]
+///
+/// Written as JSON it is a line of `everfold export`, which [`Store::import`](crate::Store::import) takes:
+///
+/// ```
+/// use std::io::Cursor;
+///
+/// use everfold::ImportOptions;
+///
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
+/// # use shop::*;
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (_folder, store) = with_carts().await;
+/// let mut lines = String::new();
+/// for event in store.read_all().collect().await? {
+///     lines += &(serde_json::to_string(&event)? + "\n");
+/// }
+/// assert!(lines.starts_with(r#"{"position":1,"stream_id":"cart-1","version":1,"type":"ItemAdded""#));
+///
+/// let (_folder, copy) = open().await;
+/// let imported = copy.import("copy", Cursor::new(lines), ImportOptions::default(), |_| {}).await?;
+/// assert_eq!(imported.stored, 3);
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RecordedEvent {
     /// Its place in the global order.
@@ -157,16 +184,19 @@ pub struct RecordedEvent {
     pub stream_id: StreamId,
     /// Its place in that stream.
     pub version: Version,
-    /// Its id.
-    pub id: Uuid,
     /// Its type.
+    #[serde(rename = "type")]
     pub event_type: String,
     /// The version of the data's shape, after upcasting.
     pub schema_version: u32,
     /// Its data as JSON text, after upcasting.
+    #[serde(serialize_with = "as_json")]
     pub data: String,
     /// Its metadata as JSON text: an object.
+    #[serde(serialize_with = "as_json")]
     pub metadata: String,
+    /// Its id.
+    pub id: Uuid,
     /// When the store took it, by the store's clock.
     pub recorded_at: jiff::Timestamp,
 }
@@ -196,4 +226,16 @@ impl RecordedEvent {
     pub fn metadata(&self) -> Result<Metadata, DecodeError> {
         serde_json::from_str(&self.metadata).map_err(|source| DecodeError::new(self, source))
     }
+}
+
+/// The text as the JSON that it is, on one line, so that numbers keep every digit.
+fn as_json<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    let text = on_one_line(text);
+    let json: &RawValue = serde_json::from_str(&text).map_err(S::Error::custom)?;
+    json.serialize(serializer)
+}
+
+/// Line breaks in JSON stand between its tokens only; inside strings they are escaped.
+fn on_one_line(json: &str) -> Cow<'_, str> {
+    if json.contains(['\n', '\r']) { json.replace(['\n', '\r'], " ").into() } else { json.into() }
 }

@@ -1,6 +1,8 @@
 //! everfold is an event store and read-model engine on PostgreSQL and on an embedded SQLite file.
 #![doc = include_str!("docs/crate.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
+// What others build on says how it fails, what must not be ignored, and what it is when it is printed.
+#![warn(clippy::missing_errors_doc, clippy::must_use_candidate, missing_debug_implementations)]
 
 #[cfg(not(any(feature = "postgres", feature = "sqlite")))]
 compile_error!("everfold needs a backend: enable the feature `sqlite` or `postgres`");

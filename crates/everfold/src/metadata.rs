@@ -5,6 +5,24 @@ use serde_json::{Map, Value};
 
 /// A JSON object beside the event's data. Three names have a meaning by convention:
 /// `correlation_id`, `causation_id` and `traceparent` (W3C trace context).
+///
+/// ```
+/// use everfold::{Metadata, NewEvent};
+///
+/// let metadata = Metadata::new()
+///     .with_correlation_id("request-7")
+///     .with_causation_id("command-3")
+///     .with_traceparent("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+///     .with("tenant", "east");
+/// let event = NewEvent::from_json("OrderPlaced", "{}")?.with_schema_version(2).with_metadata(metadata);
+///
+/// assert_eq!(event.schema_version(), 2);
+/// assert_eq!(event.metadata().correlation_id(), Some("request-7"));
+/// assert_eq!(event.metadata().causation_id(), Some("command-3"));
+/// assert!(event.metadata().traceparent().is_some());
+/// assert_eq!(event.metadata().get("tenant"), Some(&"east".into()));
+/// # Ok::<(), everfold::EncodeError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Metadata(Map<String, Value>);

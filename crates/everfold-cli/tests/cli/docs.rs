@@ -17,6 +17,7 @@
 //! There are no others. What the reader need not see stands in a comment (`<!-- … -->`). On SQLite
 //! `read_model_` stands for `read_model.` in SQL. The page of an example is followed in a copy of its folder.
 
+mod commands;
 mod functions;
 
 use std::fs;

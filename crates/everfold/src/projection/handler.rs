@@ -78,6 +78,9 @@ pub struct HandlerBatch<'a> {
 #[cfg(feature = "postgres")]
 pub trait PostgresHandler: Send + Sync + 'static {
     /// Makes the tables of a new generation. They belong into the schema `home`.
+    ///
+    /// # Errors
+    /// Whatever it returns fails the registration, or the rebuild, and nothing is made.
     fn set_up<'a>(
         &'a self,
         home: &'a str,
@@ -88,6 +91,11 @@ pub trait PostgresHandler: Send + Sync + 'static {
     }
 
     /// Applies events, in their order.
+    ///
+    /// # Errors
+    /// Whatever it returns undoes the batch. It is called again with parts of it, until the event that
+    /// fails is alone; that one is tried some more times, and then the projection's
+    /// [policy](crate::OnError) decides.
     fn apply<'a>(
         &'a self,
         batch: HandlerBatch<'a>,
@@ -95,6 +103,10 @@ pub trait PostgresHandler: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<(), HandlerError>>;
 
     /// Called with an event that was given up (`on_error = "skip"`, or a dead letter discarded).
+    ///
+    /// # Errors
+    /// Whatever it returns is recorded with the event, and undoes what it wrote here. The event is given
+    /// up all the same.
     fn skipped<'a>(
         &'a self,
         event: &'a RecordedEvent,
@@ -107,8 +119,10 @@ pub trait PostgresHandler: Send + Sync + 'static {
     /// Removes what `set_up` made outside its schema, when the generation is dropped, in a transaction
     /// of its own of at most ten seconds. The schema itself is dropped by everfold, afterwards. It may be
     /// called again, if the process died in between, and is not called where a process drops the
-    /// generation that does not have this code. Its failure is recorded, and the schema is dropped all
-    /// the same.
+    /// generation that does not have this code.
+    ///
+    /// # Errors
+    /// Whatever it returns is recorded, and the schema is dropped all the same.
     fn tear_down<'a>(
         &'a self,
         home: &'a str,
@@ -177,12 +191,20 @@ pub trait PostgresHandler: Send + Sync + 'static {
 #[cfg(feature = "sqlite")]
 pub trait SqliteHandler: Send + Sync + 'static {
     /// Makes the tables of a new generation. Their names begin with `home`.
+    ///
+    /// # Errors
+    /// Whatever it returns fails the registration, or the rebuild, and nothing is made.
     fn set_up(&self, home: &str, connection: &rusqlite::Connection) -> Result<(), HandlerError> {
         let _ = (home, connection);
         Ok(())
     }
 
     /// Applies events, in their order.
+    ///
+    /// # Errors
+    /// Whatever it returns undoes the batch. It is called again with parts of it, until the event that
+    /// fails is alone; that one is tried some more times, and then the projection's
+    /// [policy](crate::OnError) decides.
     fn apply(
         &self,
         batch: HandlerBatch<'_>,
@@ -190,6 +212,10 @@ pub trait SqliteHandler: Send + Sync + 'static {
     ) -> Result<(), HandlerError>;
 
     /// Called with an event that was given up (`on_error = "skip"`, or a dead letter discarded).
+    ///
+    /// # Errors
+    /// Whatever it returns is recorded with the event, and undoes what it wrote here. The event is given
+    /// up all the same.
     fn skipped(
         &self,
         event: &RecordedEvent,
@@ -201,6 +227,9 @@ pub trait SqliteHandler: Send + Sync + 'static {
 
     /// Removes what `set_up` made under names without the prefix, when the generation is dropped. What
     /// has the prefix is dropped by everfold, afterwards.
+    ///
+    /// # Errors
+    /// Whatever it returns is recorded, and the generation is dropped all the same.
     fn tear_down(&self, home: &str, connection: &rusqlite::Connection) -> Result<(), HandlerError> {
         let _ = (home, connection);
         Ok(())

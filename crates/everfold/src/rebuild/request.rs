@@ -570,7 +570,8 @@ impl Store {
     /// Settles everything that an inline projection owes, as far as no dead letter holds it, and tells how
     /// many events that were. Runners do it by themselves; this is for whoever has none, or will not wait.
     ///
-    /// Each step is a transaction: dropped half-way, the rest is owed as before.
+    /// Each step is a transaction: dropped half-way, the rest is owed as before, and runners take it up
+    /// when the lease that this had taken has run out (15 s).
     ///
     /// ```
     /// use everfold::{ExpectedVersion, NewEvent, Projection};

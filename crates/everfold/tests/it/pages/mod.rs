@@ -7,6 +7,7 @@
 //!     // end
 //! ```
 
+mod defaults;
 mod guide_rebuilds;
 mod guide_rust;
 mod programs;
@@ -91,10 +92,13 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// The Markdown files in a folder and those below it.
+/// The Markdown files in a folder and those below it, without what was installed or built there.
 fn collect(folder: &Path, pages: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
+        if path.ends_with("node_modules") || path.ends_with("target") {
+            continue;
+        }
         if path.is_dir() {
             collect(&path, pages);
         } else if path.extension().is_some_and(|extension| extension == "md") {
