@@ -176,7 +176,10 @@ fn reference_names_every_column_code_setting_and_key() {
     for option in rebuild.lines().filter_map(|line| line.strip_prefix("| `--")) {
         let option = option.split([' ', '`']).next().unwrap();
         let is_known = settings.contains(&format!("`--{option}`"));
-        assert!(is_known || ["detach", "json"].contains(&option), "settings.md: --{option}");
+        assert!(
+            is_known || ["detach", "dry-run", "json"].contains(&option),
+            "settings.md: --{option}"
+        );
     }
 
     let toml = page("toml.md");
