@@ -56,12 +56,13 @@ impl Store {
             let (projection, severity) = (Some(name.clone()), Severity::Warning);
             problems.push(HealthProblem { projection, check, severity, message, next });
         };
-        if !says("stalled") && nobody_feeds(status) {
+        if nobody_feeds(status) && (!says("stalled") || silent(status).is_some()) {
             let message = format!("{}, and {}", lag(status), nobody(status));
             add("behind", message, "everfold run".to_owned());
         }
-        for shard in failing(status) {
-            add("failing", tries(shard), format!("everfold status {name}"));
+        for shard in standing(status, says("stalled")) {
+            let check = if shard.failure.is_some() { "failing" } else { "standing" };
+            add(check, stands(shard), format!("everfold status {name}"));
         }
         if status.active && status.dead_letters > 0 {
             let first = self.first_dead_letter(name).await;
@@ -119,11 +120,15 @@ fn nobody_feeds(status: &ProjectionStatus) -> bool {
         && !is_run(status)
 }
 
+/// The worker of a shard that has not been heard of for too long, and when its lease ran out.
+fn silent(status: &ProjectionStatus) -> Option<(&String, jiff::Timestamp)> {
+    let mut shards = status.shards.iter().filter(|shard| shard.owner.is_none());
+    shards.find_map(|shard| shard.last_owner.as_ref().zip(shard.lease_expires_at))
+}
+
 /// Nobody runs it; who did, if he did not say good-bye.
 fn nobody(status: &ProjectionStatus) -> String {
-    let silent = |shard: &&ShardStatus| shard.owner.is_none() && shard.last_owner.is_some();
-    let silent = status.shards.iter().find(silent);
-    match silent.and_then(|shard| shard.last_owner.as_ref().zip(shard.lease_expires_at)) {
+    match silent(status) {
         Some((owner, expired)) => format!(
             "nobody runs it: worker {owner} has gone silent, its lease ran out at {}",
             expired.strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -132,30 +137,34 @@ fn nobody(status: &ProjectionStatus) -> String {
     }
 }
 
-/// Shards whose next batch fails and is tried again.
-fn failing(status: &ProjectionStatus) -> impl Iterator<Item = &ShardStatus> {
+/// Shards whose next batch fails and is tried again; where the projection is stalled, also those that a
+/// worker has and that do not move.
+fn standing(status: &ProjectionStatus, stalled: bool) -> impl Iterator<Item = &ShardStatus> {
     let running = matches!(status.status, GenerationStatus::Active | GenerationStatus::Building);
-    status.shards.iter().filter(move |shard| running && shard.failure.is_some())
+    status.shards.iter().filter(move |shard| {
+        let stands = stalled && shard.owner.is_some() && shard.position < status.highest;
+        running && (shard.failure.is_some() || stands)
+    })
 }
 
-fn tries(shard: &ShardStatus) -> String {
-    let ShardStatus { shard: number, position, attempts, .. } = shard;
+/// Where a shard stands since when, who has its lease, and what went wrong.
+fn stands(shard: &ShardStatus) -> String {
+    let shown = |time: jiff::Timestamp| time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let who = match (&shard.owner, shard.owner_since, shard.lease_expires_at) {
-        (Some(owner), Some(since), Some(until)) => format!(
-            "run by {owner} since {}, lease until {}",
-            since.strftime("%Y-%m-%dT%H:%M:%SZ"),
-            until.strftime("%Y-%m-%dT%H:%M:%SZ")
-        ),
+        (Some(owner), Some(since), Some(until)) => {
+            format!("run by {owner} since {}, lease until {}", shown(since), shown(until))
+        }
         _ => "run by nobody".to_owned(),
     };
+    let failure = match (&shard.failure, shard.attempts) {
+        (None, _) => String::new(),
+        (Some(failure), 1) => format!("; what comes next has failed once: {failure}"),
+        (Some(failure), tries) => format!("; what comes next has failed {tries} times: {failure}"),
+    };
+    let ShardStatus { shard: number, position, moved_at, .. } = shard;
     format!(
-        "shard {number} stands at position {position} since {}, {who}; what comes next has failed {}: {}",
-        shard.moved_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        match attempts {
-            1 => "once".to_owned(),
-            _ => format!("{attempts} times"),
-        },
-        shard.failure.as_deref().unwrap_or_default()
+        "shard {number} stands at position {position} since {}, {who}{failure}",
+        shown(*moved_at)
     )
 }
 

@@ -79,6 +79,10 @@ async fn worker_that_died_is_named(shop: Shop) {
     assert!(message.contains(&format!("nobody runs it: worker {worker} has gone")), "{message}");
     assert!(message.contains("its lease ran out at "), "{message}");
     assert_eq!(hint, "`everfold run`");
+    // He is named as well once it is a problem.
+    let found = Found::by(&shop, &["--stalled-after", "0"], 3);
+    found.told("problem", "projections", "sums, stalled: ");
+    found.told("warning", "projections", &format!("worker {worker} has gone silent"));
     shop.run(&["run", "--once"]).done();
     Found::by(&shop, &[], 0).is_ok("projections");
 }

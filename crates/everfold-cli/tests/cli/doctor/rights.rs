@@ -7,9 +7,10 @@ use crate::support::{Folder, Ran};
 /// A login with one role, on a database with a catch-up projection.
 async fn login(shop: &Shop, role: &str) -> (String, String) {
     let user = format!("{role}_of_{}", &shop.database().name()[30..]);
-    shop.execute(&format!("CREATE ROLE {user} LOGIN; GRANT {role} TO {user}")).await;
-    let (_, rest) = shop.url().split_once('@').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
-    (format!("postgres://{user}@{rest}"), user)
+    let create = format!("CREATE ROLE {user} LOGIN PASSWORD 'told'; GRANT {role} TO {user}");
+    shop.execute(&create).await;
+    let database = shop.database();
+    (database.server().as_user(&user, "told").url(database.name()), user)
 }
 
 fn doctor(url: &str) -> Ran {

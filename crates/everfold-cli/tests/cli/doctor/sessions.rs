@@ -3,7 +3,7 @@
 use everfold::postgres::tokio_postgres::Client;
 use everfold_testkit::{TestDatabase, eventually};
 
-use super::{Found, INLINE, eventually_found};
+use super::{CATCH_UP, Found, INLINE, eventually_found};
 use crate::shop::Shop;
 use crate::support::LIMIT;
 
@@ -57,6 +57,31 @@ async fn session_that_holds_the_mark_is_named() {
     .await;
     let found = Found::by(&shop, &AT_ONCE, 0);
     assert!(found.of("mark").is_empty(), "{:#}", found.json);
+}
+
+/// The read model stands still, its runner lives, and the cause is a session of somebody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn projection_that_stands_still_is_told_with_its_worker_and_who_holds_the_mark() {
+    let shop = Shop::postgres().await;
+    shop.sums("sums", CATCH_UP);
+    let running = shop.start(&[]);
+    eventually("it has its lease", LIMIT, async || shop.owners("sums")[0].is_some()).await;
+    let worker = shop.owners("sums").remove(0).unwrap();
+    let (client, pid) = in_transaction(shop.database(), "forgetful shop").await;
+    client.batch_execute(APPEND).await.unwrap();
+    shop.number_of_long_ago("b", Some(2), std::time::Duration::from_secs(3_600));
+    let found = Found::by(&shop, &AT_ONCE, 3);
+    found.told("problem", "projections", "1 event behind, and it does not move");
+    let (message, hint) =
+        found.told("warning", "projections", "sums, standing: shard 0 stands at ");
+    assert!(message.contains(&format!(", run by {worker} since 20")), "{message}");
+    assert!(message.contains(", lease until 20"), "{message}");
+    assert_eq!(hint, "`everfold status sums`");
+    let (_, hint) = found.told("problem", "mark", &format!("pid {pid} (forgetful shop, "));
+    follow(&shop, &hint).await;
+    shop.run(&["wait", "sums", "--timeout", "20"]).done();
+    Found::by(&shop, &AT_ONCE, 0).is_ok("projections");
+    running.stop();
 }
 
 #[tokio::test(flavor = "multi_thread")]
