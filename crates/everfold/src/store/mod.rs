@@ -3,11 +3,13 @@
 //! The handle checks what needs no database, tries appends again when that is safe, and shares one
 //! poll of the high-water mark among all that follow.
 
+mod backend;
 mod mark;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 mod projections;
 mod rebuilds;
+mod schema;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 mod switching;
@@ -19,122 +21,26 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{BoxFuture, FutureExt};
-
 use crate::append::{Appended, StreamAppend, check_ids_of_all};
-use crate::diagnosis::{Diagnosis, MarkHolder};
-use crate::error::{AppendError, ImportError, MigrateError, OpenError, ReadError, StoreError};
-use crate::import::{ImportChunk, ImportProgress, ImportedChunk};
+use crate::diagnosis::Diagnosis;
+use crate::error::{AppendError, OpenError, ReadError, StoreError};
 use crate::options::StoreOptions;
 use crate::projection::HealthOptions;
 use crate::projection::registry::Hub;
 use crate::read::{ReadAll, ReadStream};
-use crate::snapshot::StoredSnapshot;
 use crate::upcast::Upcasters;
-use crate::{ExpectedVersion, NewEvent, Position, RecordedEvent, StreamId, Version};
+use crate::{ExpectedVersion, NewEvent, Position, StreamId, Version};
 
+pub(crate) use backend::*;
 use mark::MarkPoller;
 pub(crate) use projections::*;
 pub(crate) use rebuilds::*;
+pub use schema::{AppliedSchema, Schema};
 pub(crate) use switching::*;
 pub(crate) use unit::*;
 pub use url::StoreKind;
 pub(crate) use url::StoreUrl;
 pub(crate) use verifying::*;
-
-/// A page of one stream: events from a version on, in the direction asked for.
-pub(crate) struct StreamPage {
-    pub(crate) stream: StreamId,
-    pub(crate) from: Option<Version>,
-    pub(crate) backward: bool,
-    pub(crate) max: usize,
-}
-
-/// A page of the log: events in (after, up_to], of these types if any are named.
-pub(crate) struct AllPage {
-    pub(crate) after: Position,
-    pub(crate) up_to: Position,
-    pub(crate) types: Option<Vec<String>>,
-    pub(crate) max: usize,
-    /// Whether these types were a good part of the page before; decides how they are looked for.
-    pub(crate) dense: bool,
-}
-
-/// Types of which there is at least one event in so many positions are looked for by scanning.
-pub(crate) const DENSE: u64 = 8;
-
-/// Events of the log, all there are up to `read_to`.
-pub(crate) struct LogPage {
-    pub(crate) events: Vec<RecordedEvent>,
-    pub(crate) read_to: Position,
-    /// Whether the types asked for are a good part of what was read over.
-    pub(crate) dense: bool,
-}
-
-impl LogPage {
-    /// A page that ends at its last event if there may be more, and otherwise at `up_to`.
-    pub(crate) fn new(page: Page, after: Position, up_to: Position) -> Self {
-        let Page { events, more } = page;
-        let read_to = match events.last() {
-            Some(last) if more => last.position,
-            _ => up_to.max(after),
-        };
-        let dense = events.len() as u64 * DENSE >= read_to.0 - after.0;
-        LogPage { events, read_to, dense }
-    }
-}
-
-/// Events, and whether the range may hold more behind them.
-pub(crate) struct Page {
-    pub(crate) events: Vec<RecordedEvent>,
-    pub(crate) more: bool,
-}
-
-/// What a database must be able to do. Appends come in checked; each method is one round trip
-/// where the database allows it.
-pub(crate) trait Backend: ProjectionBackend + RebuildBackend + VerifyBackend {
-    /// One append, alone or together with others that come at the same time.
-    fn append(&self, append: StreamAppend) -> BoxFuture<'_, Result<Appended, AppendError>>;
-    /// Many appends in one transaction, each with its own outcome, in their order.
-    fn append_many(
-        &self,
-        appends: Vec<StreamAppend>,
-    ) -> BoxFuture<'_, Result<Vec<Result<Appended, AppendError>>, AppendError>>;
-    fn read_stream(&self, page: StreamPage) -> BoxFuture<'_, Result<Page, StoreError>>;
-    fn read_all(&self, page: AllPage) -> BoxFuture<'_, Result<LogPage, StoreError>>;
-    fn stream_version(&self, stream: StreamId) -> BoxFuture<'_, Result<Version, StoreError>>;
-    fn high_water_mark(&self) -> BoxFuture<'_, Result<Position, StoreError>>;
-    fn publish_high_water_mark(&self) -> BoxFuture<'_, Result<Position, StoreError>>;
-    /// Resolves when there may be new events. A hint that comes while nobody waits is kept.
-    fn hint(&self) -> BoxFuture<'_, ()>;
-    fn load_snapshot(
-        &self,
-        stream: StreamId,
-        name: String,
-    ) -> BoxFuture<'_, Result<Option<StoredSnapshot>, StoreError>>;
-    fn save_snapshot(
-        &self,
-        stream: StreamId,
-        name: String,
-        snapshot: StoredSnapshot,
-    ) -> BoxFuture<'_, Result<(), StoreError>>;
-    fn import_progress(&self, name: String) -> BoxFuture<'_, Result<ImportProgress, StoreError>>;
-    /// Gets a chunk ready, as far as that can be done while the one before is being stored.
-    fn stage_import(&self, chunk: ImportChunk) -> BoxFuture<'_, Box<dyn StagedImport>>;
-    fn diagnose(&self, options: HealthOptions) -> BoxFuture<'_, Result<Diagnosis, StoreError>>;
-    /// Appends in flight that the high-water mark waits for, the lowest first. In a file there are none.
-    fn mark_holders(&self) -> BoxFuture<'_, Result<Vec<MarkHolder>, StoreError>> {
-        async { Ok(Vec::new()) }.boxed()
-    }
-    /// Ends background work and closes connections; appends under way are finished first.
-    fn close(&self) -> BoxFuture<'_, ()>;
-}
-
-/// A chunk of an import that is ready to be stored.
-pub(crate) trait StagedImport: Send {
-    /// Stores it and moves the import's progress, in one transaction.
-    fn store(self: Box<Self>) -> BoxFuture<'static, Result<ImportedChunk, ImportError>>;
-}
 
 /// An open event store on PostgreSQL or SQLite: a cheap handle to clone and share.
 ///
@@ -598,102 +504,6 @@ impl Store {
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Store").field(&self.location()).finish()
-    }
-}
-
-/// The schema of a store, apart from an open handle: to create, update, check or print it.
-///
-/// ```
-/// use everfold::Schema;
-///
-/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/shop.rs"));
-/// # use shop::*;
-/// # #[tokio::main] async fn main() -> Result<(), everfold::Error> {
-/// # let (_folder, url) = url();
-/// let schema = Schema::of(&url)?;
-/// let applied = schema.apply().await?;
-/// assert!(!applied.migrations.is_empty()); // all of them: the file is new
-///
-/// assert!(schema.apply().await?.migrations.is_empty()); // there is nothing left to do
-/// assert!(schema.drift().await?.is_empty()); // and nobody has changed it by hand
-/// assert!(schema.sql().contains("CREATE TABLE"));
-/// # Ok(()) }
-/// ```
-#[derive(Debug, Clone)]
-pub struct Schema {
-    url: StoreUrl,
-}
-
-/// What [`Schema::apply`] did.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-#[non_exhaustive]
-pub struct AppliedSchema {
-    /// The migrations that were run, by name.
-    pub migrations: Vec<String>,
-    /// Whether the functions in the database were replaced, because they are of another version or
-    /// were changed by hand.
-    pub functions_replaced: bool,
-    /// What the database wanted said, for example a role that may not be created.
-    pub warnings: Vec<String>,
-}
-
-impl Schema {
-    /// The schema of the store at a URL. Nothing is opened yet.
-    ///
-    /// # Errors
-    /// If the URL is not understood.
-    pub fn of(url: &str) -> Result<Schema, OpenError> {
-        Ok(Schema { url: StoreUrl::parse(url)? })
-    }
-
-    /// Where the store is, without a password.
-    #[must_use]
-    pub fn location(&self) -> String {
-        self.url.to_string()
-    }
-
-    /// Brings the schema to this version's revision. Safe to run from many processes at once and
-    /// beside a running application: a try holds appends up for 100 ms at most.
-    ///
-    /// # Errors
-    /// [`MigrateError::Newer`] if the schema is newer than this version: upgrade;
-    /// [`MigrateError::Failed`] if a migration fails, which is rolled back;
-    /// [`MigrateError::Store`] if the database refuses or cannot be reached.
-    pub async fn apply(&self) -> Result<AppliedSchema, MigrateError> {
-        match &self.url {
-            #[cfg(feature = "postgres")]
-            StoreUrl::Postgres(url) => postgres::schema::apply(url).await,
-            #[cfg(feature = "sqlite")]
-            StoreUrl::Sqlite(path) => sqlite::schema::apply(path).await,
-        }
-    }
-
-    /// Compares the database with what this version expects and returns the differences, one line
-    /// each: `-` is missing there, `+` is there and not expected. Empty means equal.
-    ///
-    /// # Errors
-    /// [`MigrateError::Missing`], [`MigrateError::Older`] or [`MigrateError::Newer`] if there is no schema
-    /// of this version's revision to compare with; [`MigrateError::Store`] if the database refuses or
-    /// cannot be reached.
-    pub async fn drift(&self) -> Result<Vec<String>, MigrateError> {
-        match &self.url {
-            #[cfg(feature = "postgres")]
-            StoreUrl::Postgres(url) => postgres::schema::drift(url).await,
-            #[cfg(feature = "sqlite")]
-            StoreUrl::Sqlite(path) => sqlite::schema::drift(path).await,
-        }
-    }
-
-    /// The SQL that makes the schema from nothing, for whoever wants to run it by hand. Nothing is opened
-    /// for it: `postgres://` alone is URL enough.
-    #[must_use]
-    pub fn sql(&self) -> String {
-        match &self.url {
-            #[cfg(feature = "postgres")]
-            StoreUrl::Postgres(_) => postgres::schema::sql(),
-            #[cfg(feature = "sqlite")]
-            StoreUrl::Sqlite(_) => sqlite::schema::sql(),
-        }
     }
 }
 
