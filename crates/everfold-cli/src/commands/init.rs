@@ -103,9 +103,15 @@ impl Init {
             folder: folder.display().to_string(),
             store: target.location(),
             files: files().map(str::to_owned).collect(),
-            next: ["test", "run --once", &format!("import {SAMPLE_FILE}"), "run --once", "status"]
-                .map(|command| format!("everfold {command}"))
-                .to_vec(),
+            next: [
+                "test",
+                &format!("import {SAMPLE_FILE}"),
+                "run --once",
+                "status",
+                "show cart_totals",
+            ]
+            .map(|command| format!("everfold {command}"))
+            .to_vec(),
             url_is_left_out: url.is_none() && *target.origin() != Origin::Default,
         };
         output::print(&made, self.json)?;

@@ -11,10 +11,10 @@ fn project_is_made_and_its_next_commands_work() {
         [
             "cd shop",
             "everfold test",
-            "everfold run --once",
             "everfold import events.sample.jsonl",
             "everfold run --once",
-            "everfold status"
+            "everfold status",
+            "everfold show cart_totals"
         ]
     );
     let files = ["everfold.toml", "events.sample.jsonl", "README.md", "everfold.db"];

@@ -163,7 +163,7 @@ impl Demo {
             rebuild: rebuilt,
             rows_checked,
             faults,
-            next: ["status", "rollback cart_totals", "verify cart_totals --all"]
+            next: ["status", "show cart_totals", "rollback cart_totals"]
                 .map(|command| project.command(command))
                 .to_vec(),
             note: note(project),
