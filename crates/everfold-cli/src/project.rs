@@ -132,14 +132,32 @@ impl Target {
         self.check_exists()?;
         let mut options = reading();
         options.namespace.clone_from(&self.namespace);
-        Ok(Store::open_with(&self.url, options).await?)
+        self.open_with(options).await
     }
 
     /// Opens the store to write to it; a SQLite file is created if it is not there.
     pub(crate) async fn open_or_create(&self) -> anyhow::Result<Store> {
         let mut options = StoreOptions::default();
         options.namespace.clone_from(&self.namespace);
-        Ok(Store::open_with(&self.url, options).await?)
+        let is_new = sqlite_path(&self.url).is_some_and(|path| !path.exists());
+        let store = self.open_with(options).await?;
+        if is_new {
+            // It may be a mistyped path, or the wrong folder.
+            eprintln!("made a new store at {}", self.location());
+        }
+        Ok(store)
+    }
+
+    /// An error says who named the store, where it was not the one who typed the command.
+    async fn open_with(&self, options: StoreOptions) -> anyhow::Result<Store> {
+        let opened = Store::open_with(&self.url, options).await;
+        match &self.origin {
+            Origin::Variable => opened.context("the store that EVERFOLD_URL names"),
+            Origin::File(file) => {
+                opened.with_context(|| format!("the store that {} names", file.display()))
+            }
+            Origin::Option | Origin::Default => Ok(opened?),
+        }
     }
 
     /// The namespace of the project's projections; empty for the default one.

@@ -5,6 +5,8 @@ use everfold::{Position, ReadError, RecordedEvent, Store, StoreError, StreamId, 
 use futures::future;
 use futures::stream::{self, BoxStream, StreamExt};
 
+use crate::output::shown;
+
 /// Events as they are read.
 pub(crate) type Events = BoxStream<'static, Result<RecordedEvent, ReadError>>;
 
@@ -22,6 +24,21 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
+    /// What narrows it down, in words that go on after "events".
+    pub(crate) fn described(&self) -> String {
+        let mut words = String::new();
+        if let Some(stream) = &self.stream {
+            words.push_str(&format!(" in stream {}", shown(stream)));
+        }
+        if !self.types.is_empty() {
+            words.push_str(&format!(" of type {}", shown(&self.types.join(", "))));
+        }
+        if let Some(from) = self.from {
+            words.push_str(&format!(" from position {from} on"));
+        }
+        words
+    }
+
     /// The position just before the first that is wanted.
     pub(crate) fn after(&self) -> Position {
         Position(self.from.unwrap_or(0).saturating_sub(1))

@@ -49,6 +49,9 @@ impl Events {
             self.follow(&store, &mut printer).await?;
         } else {
             printer.print(self.read(&store)).await?;
+            if printer.printed == 0 {
+                eprintln!("no events{}", self.selection.described());
+            }
         }
         printer.output.flush()?;
         store.close().await;
@@ -82,11 +85,12 @@ struct Printer {
     output: Output,
     json: bool,
     width: Option<usize>,
+    printed: u64,
 }
 
 impl Printer {
     fn new(json: bool) -> Printer {
-        Printer { output: Output::new(), json, width: output::terminal_width() }
+        Printer { output: Output::new(), json, width: output::terminal_width(), printed: 0 }
     }
 
     /// Prints all events; what was printed is seen whenever there is nothing more to print yet.
@@ -107,6 +111,7 @@ impl Printer {
     }
 
     fn line(&mut self, event: &RecordedEvent) -> anyhow::Result<()> {
+        self.printed += 1;
         if self.json {
             self.output.line(event_line::json(event)?)
         } else {

@@ -2,16 +2,18 @@
 
 use std::fmt;
 
+use anyhow::bail;
 use clap::Args;
 use everfold::{PlannedChange, Retired, Store};
-use indicatif::{HumanBytes, HumanCount};
+use indicatif::HumanBytes;
 use serde::Serialize;
 
+use super::rebuild::in_project;
 use crate::cli::Global;
 use crate::confirm::confirm;
 use crate::dry_run::{self, DryRun};
 use crate::failure::Outcome;
-use crate::output::{self, shown};
+use crate::output::{self, count, shown};
 
 /// Remove a projection: its read model, all versions of it, and what it owes
 ///
@@ -53,6 +55,13 @@ impl Remove {
 
     async fn remove(self, global: &Global, store: &Store) -> anyhow::Result<Outcome> {
         let parts = self.parts(store).await?;
+        if in_project(global, &self.name)?.is_some() && !self.dry.dry_run {
+            bail!(
+                "projections/{name} is in this project, so that the next `everfold run` would register it \
+                 again; take that folder away first, then remove {name}",
+                name = self.name
+            );
+        }
         if self.dry.dry_run {
             let would = parts.iter().map(|part| format!("drop {part} for good"));
             return dry_run::tell(would.collect(), self.json);
@@ -79,7 +88,7 @@ impl Remove {
             return Ok(Vec::new());
         };
         let part = |version: u32, what: &str, rows: Option<u64>, bytes: Option<u64>| {
-            let rows = rows.map(|rows| format!(", {} rows", HumanCount(rows))).unwrap_or_default();
+            let rows = rows.map(|rows| format!(", {}", count(rows, "row"))).unwrap_or_default();
             let bytes = bytes.map(|bytes| format!(", {}", HumanBytes(bytes))).unwrap_or_default();
             format!("version {version} of {name} ({what}){rows}{bytes}")
         };

@@ -1,6 +1,6 @@
 //! `everfold replay`.
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use everfold::{Position, RebuildOptions, ReplayOptions, Store};
 
 use super::rebuild::{Following, Pace, Switching, follow, in_project, tell};
@@ -13,7 +13,7 @@ use crate::failure::Outcome;
 /// event, beside what readers see, and then switches them over. With --to nothing is switched: the read
 /// model as it was is shown beside theirs, under names that end in `_at_<position>`.
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(group(ArgGroup::new("where").args(["from", "to"]).multiple(true).required(true)), after_help = "\
 `everfold rebuild` begins with the first event. `everfold retire` drops what --to has built.
 
 Examples:
@@ -26,7 +26,7 @@ pub(crate) struct Replay {
     #[arg(value_name = "NAME")]
     name: String,
     /// Apply anew what comes after this position
-    #[arg(long, value_name = "POSITION", required_unless_present = "to")]
+    #[arg(long, value_name = "POSITION")]
     from: Option<u64>,
     /// The last event to apply: a look at what was
     #[arg(long, value_name = "POSITION")]

@@ -1,13 +1,18 @@
 //! `everfold snapshots`.
 
+use std::fmt;
+
 use clap::{Args, Subcommand};
 use everfold::Store;
 use indicatif::{HumanBytes, HumanCount};
+use serde::Serialize;
 
 use super::listing::{self, Listing};
 use crate::cli::Global;
+use crate::confirm::confirm;
+use crate::dry_run::{self, DryRun};
 use crate::failure::Outcome;
-use crate::output::{Output, shown};
+use crate::output::{self, count, shown};
 
 /// List snapshots of read models; drop one
 #[derive(Debug, Args)]
@@ -49,7 +54,8 @@ struct List {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  everfold snapshots drop cart_totals 3")]
+  everfold snapshots drop cart_totals 3 --dry-run
+  everfold --yes snapshots drop cart_totals 3")]
 struct Drop {
     /// The projection
     #[arg(value_name = "NAME")]
@@ -57,6 +63,23 @@ struct Drop {
     /// The snapshot's number
     #[arg(value_name = "ID")]
     id: i32,
+    #[command(flatten)]
+    dry: DryRun,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Dropped {
+    projection: String,
+    snapshot: i32,
+}
+
+impl fmt::Display for Dropped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "dropped snapshot {} of {}", self.snapshot, self.projection)
+    }
 }
 
 impl Snapshots {
@@ -64,7 +87,7 @@ impl Snapshots {
         let store = global.target()?.open_existing().await?;
         let outcome = match self.command.unwrap_or(Treat::List(self.list)) {
             Treat::List(command) => command.run(&store).await,
-            Treat::Drop(command) => command.run(&store).await,
+            Treat::Drop(command) => command.run(global, &store).await,
         };
         store.close().await;
         outcome
@@ -72,12 +95,25 @@ impl Snapshots {
 }
 
 impl Drop {
-    async fn run(self, store: &Store) -> anyhow::Result<Outcome> {
-        let Drop { name, id } = self;
-        store.drop_read_model_snapshot(&name, id).await?;
-        let mut output = Output::new();
-        output.line(format!("dropped snapshot {id} of {name}"))?;
-        output.flush()?;
+    async fn run(self, global: &Global, store: &Store) -> anyhow::Result<Outcome> {
+        let Drop { name, id, .. } = &self;
+        let known = store.read_model_snapshots(name).await?;
+        let Some(snapshot) = known.iter().find(|snapshot| snapshot.id == *id) else {
+            // For its error, which says what there is.
+            store.drop_read_model_snapshot(name, *id).await?;
+            return Ok(Outcome::Done);
+        };
+        let (position, rows) = (snapshot.position, count(snapshot.rows, "row"));
+        let what = format!("snapshot {id} of {name} at position {position}, {rows}");
+        if self.dry.dry_run {
+            return dry_run::tell(vec![format!("drop {what} for good")], self.json);
+        }
+        if !confirm(global, &format!("Drop {what}, for good?"))? {
+            eprintln!("nothing was done");
+            return Ok(Outcome::Done);
+        }
+        store.drop_read_model_snapshot(name, *id).await?;
+        output::print(&Dropped { projection: self.name, snapshot: self.id }, self.json)?;
         Ok(Outcome::Done)
     }
 }

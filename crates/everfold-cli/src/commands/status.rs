@@ -234,8 +234,10 @@ fn below(status: &ProjectionStatus) -> Vec<String> {
     if status.dead_letters > 0 {
         let age = status.oldest_dead_letter_seconds.map(age::shown).unwrap_or_default();
         let held = count(status.held_events, "event");
+        // The list is of what readers see.
+        let look = if status.active { "dead-letters list" } else { "messages" };
         lines.push(format!(
-            "{} and {held} behind, the oldest for {age} (everfold dead-letters list {name})",
+            "{} and {held} behind, the oldest for {age} (everfold {look} {name})",
             count(status.dead_letters, "dead letter")
         ));
     }

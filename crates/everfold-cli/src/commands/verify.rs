@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use anyhow::bail;
 use clap::Args;
 use everfold::{ProjectionError, Store, Verification, VerifyOptions, VerifyScope};
 use indicatif::HumanCount;
@@ -72,6 +73,10 @@ impl Verify {
         };
         store.close().await;
         let verification = verified?;
+        if verification.compared == 0 && !self.keys.is_empty() {
+            let keys = self.keys.join(", ");
+            bail!("nothing was compared: neither the log nor {} has the key {keys}", self.name);
+        }
         let equal = verification.differences == 0;
         output::print(&Report { equal, verification }, self.json)?;
         Ok(if equal { Outcome::Done } else { Outcome::Unhealthy })

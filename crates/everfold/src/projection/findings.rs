@@ -11,6 +11,7 @@ use super::health::{
 use super::status::{ProjectionStatus, ShardStatus, counted};
 use crate::diagnosis::{Finding, Severity, since};
 use crate::rebuild::RebuildProgress;
+use crate::rebuild::replay::is_as_of;
 use crate::store::Store;
 
 const CHECK: &str = "projections";
@@ -28,7 +29,8 @@ impl Store {
         let mut problems = Vec::new();
         let rebuilds = self.rebuilds().await.unwrap_or_default();
         check_projections(&projections, &rebuilds, options, &mut problems);
-        for status in &projections {
+        let fed = |status: &&ProjectionStatus| !is_as_of(status.reason.as_deref());
+        for status in projections.iter().filter(fed) {
             self.look_closer(status, &mut problems).await;
         }
         problems.extend(rebuilds.iter().filter_map(|row| check_rebuild(row).or(waiting(row))));

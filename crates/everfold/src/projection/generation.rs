@@ -178,7 +178,9 @@ pub(crate) struct SkipInfo {
 #[derive(Debug, Clone)]
 pub(crate) struct MessageInfo {
     pub(crate) id: i64,
-    pub(crate) generation: i32,
+    /// The projection's name, and the version that it is about.
+    pub(crate) projection: String,
+    pub(crate) version: u32,
     pub(crate) recorded_at: Timestamp,
     pub(crate) kind: String,
     pub(crate) position: Option<Position>,

@@ -9,6 +9,7 @@ use super::generation::GenerationStatus;
 use super::status::{ProjectionStatus, Trend, counted};
 use crate::diagnosis::{MarkHolder, Severity};
 use crate::error::ProjectionError;
+use crate::rebuild::replay::is_as_of;
 use crate::rebuild::{RebuildPhase, RebuildProgress};
 use crate::store::Store;
 
@@ -110,6 +111,10 @@ pub(super) fn check_projections(
 ) {
     for status in all {
         let ProjectionStatus { name, version, .. } = status;
+        if is_as_of(status.reason.as_deref()) {
+            // Somebody had a look at what was; nothing is wrong with that.
+            continue;
+        }
         let is_read = all.iter().any(|other| other.name == *name && other.active);
         if status.status != GenerationStatus::Building
             || (is_read && status.lifecycle == Lifecycle::CatchUp)

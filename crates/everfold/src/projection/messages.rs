@@ -1,15 +1,13 @@
 //! System messages: what happened to projections, and who did it.
 
-use std::collections::HashMap;
-
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::generation::{Generation, MessageInfo};
+use super::generation::MessageInfo;
 use super::letters::LIST_MAX;
 use crate::Position;
 use crate::error::ProjectionError;
-use crate::store::Store;
+use crate::store::{MessagesAbout, Store};
 
 /// Something that happened to a projection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -80,7 +78,8 @@ impl Default for MessageQuery {
 
 impl Store {
     /// What happened to the projections of this handle's namespace, and who did it, the newest first: what
-    /// `everfold messages` prints. Runners forget them after
+    /// `everfold messages` prints. Those of versions that are retired, and of projections that were removed,
+    /// are among them. Runners forget them after
     /// [`RunnerOptions::log_retention`](crate::RunnerOptions::log_retention).
     ///
     /// ```
@@ -104,32 +103,28 @@ impl Store {
         &self,
         query: &MessageQuery,
     ) -> Result<Vec<ProjectionMessage>, ProjectionError> {
-        let generations = match &query.projection {
-            Some(name) => self.generations_of(name).await?,
-            None => {
-                let mut all = self.backend().generations().await?;
-                all.retain(|generation| generation.namespace == self.options().namespace);
-                all
-            }
+        let about = MessagesAbout {
+            namespace: self.options().namespace.clone(),
+            projection: query.projection.clone(),
+            kinds: (!query.kinds.is_empty()).then(|| query.kinds.clone()),
+            max: query.limit.min(LIST_MAX),
         };
-        let by_id: HashMap<i32, &Generation> = generations.iter().map(|g| (g.id, g)).collect();
-        let ids = by_id.keys().copied().collect();
-        let kinds = (!query.kinds.is_empty()).then(|| query.kinds.clone());
-        let rows = self.backend().list_messages(ids, kinds, query.limit.min(LIST_MAX)).await?;
-        let of = |row: MessageInfo| {
-            let generation = by_id.get(&row.generation)?;
-            Some(ProjectionMessage {
-                id: row.id,
-                recorded_at: row.recorded_at,
-                projection: generation.name.clone(),
-                version: generation.version,
-                kind: row.kind,
-                position: row.position,
-                key: row.key,
-                actor: row.actor,
-                message: row.message,
-            })
+        let rows = self.backend().list_messages(about).await?;
+        if let Some(name) = query.projection.as_ref().filter(|_| rows.is_empty()) {
+            // For its error, if there never was one of that name.
+            self.generations_of(name).await?;
+        }
+        let of = |row: MessageInfo| ProjectionMessage {
+            id: row.id,
+            recorded_at: row.recorded_at,
+            projection: row.projection,
+            version: row.version,
+            kind: row.kind,
+            position: row.position,
+            key: row.key,
+            actor: row.actor,
+            message: row.message,
         };
-        Ok(rows.into_iter().filter_map(of).collect())
+        Ok(rows.into_iter().map(of).collect())
     }
 }

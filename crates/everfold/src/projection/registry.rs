@@ -306,7 +306,7 @@ impl Store {
         let generations = self.generations_of(name).await?;
         let read = generations.iter().find(|generation| generation.is_active).cloned();
         for generation in generations {
-            if !from.contains(&generation.status) || is_as_of(&generation) {
+            if !from.contains(&generation.status) || is_as_of(generation.reason.as_deref()) {
                 continue;
             }
             let to = match &read {

@@ -125,9 +125,9 @@ pub(crate) fn as_of_reason(position: Position) -> String {
     format!("{AS_OF} {position}, for a look")
 }
 
-/// Whether a generation shows what was, so that it is never fed.
-pub(crate) fn is_as_of(generation: &Generation) -> bool {
-    generation.reason.as_deref().is_some_and(|reason| reason.starts_with(AS_OF))
+/// Whether a generation shows what was, so that it is never fed: by the reason of its status.
+pub(crate) fn is_as_of(reason: Option<&str>) -> bool {
+    reason.is_some_and(|reason| reason.starts_with(AS_OF))
 }
 
 const AS_OF: &str = "as of position";

@@ -105,6 +105,17 @@ pub(crate) struct DocumentQuery {
     pub(crate) max: usize,
 }
 
+/// Which system messages.
+#[derive(Debug, Clone)]
+pub(crate) struct MessagesAbout {
+    pub(crate) namespace: String,
+    /// `None`: all projections.
+    pub(crate) projection: Option<String>,
+    /// `None`: of all kinds.
+    pub(crate) kinds: Option<Vec<String>>,
+    pub(crate) max: usize,
+}
+
 /// Which rows of a read model: those whose columns have these values as text, by the first column.
 #[derive(Debug, Clone)]
 pub(crate) struct RowQuery {
@@ -162,13 +173,10 @@ pub(crate) trait ProjectionBackend: Send + Sync {
         generation: i32,
         max: usize,
     ) -> BoxFuture<'_, Result<Vec<SkipInfo>, StoreError>>;
-    /// System messages of these generations and, if they are given, kinds, the newest first, at most
-    /// `max`.
+    /// System messages of a namespace, those of what is retired and removed too, the newest first.
     fn list_messages(
         &self,
-        generations: Vec<i32>,
-        kinds: Option<Vec<String>>,
-        max: usize,
+        about: MessagesAbout,
     ) -> BoxFuture<'_, Result<Vec<MessageInfo>, StoreError>>;
     /// Asks the runner that carries the generation to try a dead letter again (`None`: all of
     /// them): sets `retry_wanted` where `behind` is NULL. How many there were.

@@ -66,7 +66,7 @@ const REBUILD_SECONDS: u64 = 4;
 /// switched over. In the end every event that was acknowledged, the log and every row are compared.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Takes about half a minute. The folder stays, to go on with. Without --url its store is a
+Takes about a quarter of a minute. The folder stays, to go on with. Without --url its store is a
 SQLite file in it; EVERFOLD_URL and everfold.toml are not looked at. A store that --url
 names must be empty. Ctrl-C ends it at any time, and leaves a folder that works.
 

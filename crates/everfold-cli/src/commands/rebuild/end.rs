@@ -116,9 +116,12 @@ fn applied(progress: &RebuildProgress) -> String {
 fn next(progress: &RebuildProgress, kept: Option<u32>) -> Option<String> {
     let name = &progress.name;
     match (progress.phase, progress.kind, kept) {
-        (RebuildPhase::Built, RebuildKind::AsOf, _) => {
-            Some(format!("`everfold retire {name}` drops it when you have seen enough"))
-        }
+        (RebuildPhase::Built, RebuildKind::AsOf, _) => Some(format!(
+            "look at the tables whose names end in _at_<position>; `everfold retire {name}` drops them when \
+             you have seen enough, and with them what is kept to go back to"
+        )),
+        // A check kept it from being promoted, and would do so again: the note says what to do.
+        (RebuildPhase::Built, ..) if progress.message.is_some() => None,
         (RebuildPhase::Built, ..) => Some(format!(
             "`everfold promote {name}` switches readers over, `everfold retire {name}` drops it"
         )),

@@ -51,6 +51,9 @@ pub(crate) struct Run {
     once: bool,
     #[command(flatten)]
     dry: DryRun,
+    /// Print the plan of a dry run as JSON
+    #[arg(long, requires = "dry_run")]
+    json: bool,
 }
 
 impl Run {
@@ -92,7 +95,7 @@ impl Run {
                 change.action != PlannedAction::NotInProject
                     && (self.only.is_empty() || self.only.contains(&change.name))
             });
-            super::plan::tell(&store, plan, false)
+            super::plan::tell(&store, plan, self.json)
         };
         let outcome = planned.await;
         store.close().await;

@@ -274,6 +274,8 @@ async fn projection_is_removed(shop: Shop) {
     doubled(&shop, "inline");
     shop.run(&["rebuild", "sums"]).done();
     shop.run(&["remove", "sum"]).fails(1, "did you mean \"sums\"?");
+    shop.run(&["--yes", "remove", "sums"]).fails(1, "take that folder away first");
+    std::fs::remove_dir_all(shop.folder.file("projections/sums")).unwrap();
     shop.run(&["remove", "sums"]).fails(2, "nobody is there to ask: run it with --yes if so");
     let before = shop.all_rows().await;
     let ran = shop.run(&["remove", "sums", "--dry-run"]).done();
@@ -285,6 +287,9 @@ async fn projection_is_removed(shop: Shop) {
     shop.run(&["status"]).done().prints("no projections");
     shop.run(&["health"]).done().prints("healthy");
     shop.run(&["show", "sums"]).fails(1, "no projection \"sums\"");
+    // Who did it stays on record.
+    shop.run(&["messages", "sums"]).done().prints("removed the projection");
+    shop.run(&["messages", "sum"]).fails(1, "no projection \"sum\"");
     shop.numbers("more", &[("a", Some(5)), ("a", None)]);
     shop.run(&["append", "--stream", "a", "--type", "Counted", "--data", "{\"n\":0}"]).done();
     // The event without a number, which the projection would have refused, is in the log now.

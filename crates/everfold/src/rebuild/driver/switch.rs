@@ -449,8 +449,8 @@ impl Driver {
                     new => format!("{new} events were"),
                 };
                 Err(Halt::NotPromoted(format!(
-                    "not promoted: {were} put aside that readers have now, the first at position \
-                     {first}; look with `everfold messages {name}`, then `everfold promote {name} \
+                    "not promoted: {were} put aside by it that what readers see has applied or given up, \
+                     the first at position {first}; look with `everfold messages {name}`, then `everfold promote {name} \
                      --allow-dead-letters`, or mend the projection"
                 )))
             }

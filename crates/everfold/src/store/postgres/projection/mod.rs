@@ -43,8 +43,8 @@ use crate::projection::job::{Job, JobOutcome};
 use crate::projection::projector::ApplyError;
 use crate::read::ReadModelRows;
 use crate::store::{
-    Carried, DocumentQuery, Heads, ProjectionBackend, Reach, Registration, RowQuery, StatusChange,
-    StoredDocument, Tick,
+    Carried, DocumentQuery, Heads, MessagesAbout, ProjectionBackend, Reach, Registration, RowQuery,
+    StatusChange, StoredDocument, Tick,
 };
 pub(super) use apply::said;
 
@@ -128,11 +128,9 @@ impl ProjectionBackend for PostgresStore {
 
     fn list_messages(
         &self,
-        generations: Vec<i32>,
-        kinds: Option<Vec<String>>,
-        max: usize,
+        about: MessagesAbout,
     ) -> BoxFuture<'_, Result<Vec<MessageInfo>, StoreError>> {
-        async move { operate::list_messages(&self.engine, &generations, kinds, max).await }.boxed()
+        async move { operate::list_messages(&self.engine, &about).await }.boxed()
     }
 
     fn want_retry(

@@ -18,7 +18,7 @@ use crate::rebuild::row::RebuildLease;
 use crate::store::postgres::connect::{Connections, Param, QueryError};
 use crate::store::postgres::read::stored_max;
 use crate::store::postgres::types::Time;
-use crate::store::{StatusChange, Tick};
+use crate::store::{MessagesAbout, StatusChange, Tick};
 use crate::{Position, StreamId};
 
 const TICK: &str =
@@ -50,9 +50,12 @@ const RECORD_STATUS: &str = "INSERT INTO everfold.system_messages \
 const LIST_DEAD_LETTERS: &str = statement!("list_dead_letters");
 const LIST_SKIPS: &str = "SELECT position, key, reason, skipped_at FROM everfold.skips \
     WHERE generation = $1 ORDER BY position LIMIT $2";
-const LIST_MESSAGES: &str = "SELECT recorded_at, generation, kind, position, key, actor, message, id \
-    FROM everfold.system_messages WHERE generation = ANY ($1) AND ($2 IS NULL OR kind = ANY ($2)) \
-    ORDER BY id DESC LIMIT $3";
+const LIST_MESSAGES: &str = "SELECT m.recorded_at, p.name, m.kind, m.position, m.key, m.actor, \
+        m.message, m.id, g.version \
+    FROM everfold.system_messages m JOIN everfold.generations g ON g.id = m.generation \
+    JOIN everfold.projections p ON p.id = g.projection \
+    WHERE p.namespace = $1 AND ($2 IS NULL OR p.name = $2) AND ($3 IS NULL OR m.kind = ANY ($3)) \
+    ORDER BY m.id DESC LIMIT $4";
 const WANT_RETRY: &str = "UPDATE everfold.dead_letters SET retry_wanted = true \
     WHERE generation = $1 AND behind IS NULL AND ($2::bigint IS NULL OR position = $2) \
     RETURNING position";
@@ -205,17 +208,20 @@ pub(in crate::store::postgres) async fn list_skips(
 
 pub(in crate::store::postgres) async fn list_messages(
     connections: &Connections,
-    generations: &[i32],
-    kinds: Option<Vec<String>>,
-    max: usize,
+    about: &MessagesAbout,
 ) -> Result<Vec<MessageInfo>, StoreError> {
-    let max = stored_max(max);
-    let params: [Param<'_>; 3] =
-        [(&generations, Type::INT4_ARRAY), (&kinds, Type::TEXT_ARRAY), (&max, Type::INT8)];
+    let max = stored_max(about.max);
+    let params: [Param<'_>; 4] = [
+        (&about.namespace, Type::TEXT),
+        (&about.projection, Type::TEXT),
+        (&about.kinds, Type::TEXT_ARRAY),
+        (&max, Type::INT8),
+    ];
     let rows = connections.get().await?.query(LIST_MESSAGES, &params).await?;
     let info = |row: &Row| MessageInfo {
         id: row.get(7),
-        generation: row.get(1),
+        projection: row.get(1),
+        version: row.get::<_, i32>(8).unsigned_abs(),
         recorded_at: row.get::<_, Time>(0).0,
         kind: row.get(2),
         position: row.get::<_, Option<i64>>(3).map(Position::from_stored),

@@ -53,8 +53,8 @@ use crate::projection::job::{Job, JobOutcome};
 use crate::projection::projector::ApplyError;
 use crate::read::ReadModelRows;
 use crate::store::{
-    Carried, DocumentQuery, Heads, ProjectionBackend, Reach, Registration, RowQuery, StatusChange,
-    StoredDocument, Tick,
+    Carried, DocumentQuery, Heads, MessagesAbout, ProjectionBackend, Reach, Registration, RowQuery,
+    StatusChange, StoredDocument, Tick,
 };
 use crate::upcast::Upcasters;
 pub(super) use functions::register as register_functions;
@@ -198,11 +198,9 @@ impl ProjectionBackend for SqliteStore {
 
     fn list_messages(
         &self,
-        generations: Vec<i32>,
-        kinds: Option<Vec<String>>,
-        max: usize,
+        about: MessagesAbout,
     ) -> BoxFuture<'_, Result<Vec<MessageInfo>, StoreError>> {
-        self.ask(move |connection| operate::list_messages(connection, &generations, kinds, max))
+        self.ask(move |connection| operate::list_messages(connection, &about))
     }
 
     fn want_retry(

@@ -7,8 +7,8 @@ use rusqlite::{Connection, Row};
 use super::states::time_or_null;
 use super::unit::{dead_letter, record};
 use crate::projection::generation::{DeadLetterInfo, MessageInfo, SkipInfo, SystemMessage};
-use crate::store::StatusChange;
 use crate::store::sqlite::read::parsed;
+use crate::store::{MessagesAbout, StatusChange};
 use crate::{Position, StreamId};
 
 const LIST_DEAD_LETTERS: &str =
@@ -28,9 +28,12 @@ const OWN_REBUILD: &str = "SELECT 1 FROM everfold_rebuilds \
     WHERE id = ?1 AND epoch = ?2 AND finished_at IS NULL";
 const LIST_SKIPS: &str = "SELECT position, key, reason, skipped_at FROM everfold_skips \
     WHERE generation = ?1 ORDER BY position LIMIT ?2";
-const LIST_MESSAGES: &str = "SELECT recorded_at, generation, kind, position, key, actor, message, id \
-    FROM everfold_system_messages WHERE generation IN (SELECT value FROM json_each(?1)) \
-    AND (?2 IS NULL OR kind IN (SELECT value FROM json_each(?2))) ORDER BY id DESC LIMIT ?3";
+const LIST_MESSAGES: &str = "SELECT m.recorded_at, p.name, m.kind, m.position, m.key, m.actor, \
+        m.message, m.id, g.version \
+    FROM everfold_system_messages m JOIN everfold_generations g ON g.id = m.generation \
+    JOIN everfold_projections p ON p.id = g.projection \
+    WHERE p.namespace = ?1 AND (?2 IS NULL OR p.name = ?2) \
+    AND (?3 IS NULL OR m.kind IN (SELECT value FROM json_each(?3))) ORDER BY m.id DESC LIMIT ?4";
 const WANT_RETRY: &str = "UPDATE everfold_dead_letters SET retry_wanted = 1 \
     WHERE generation = ?1 AND behind IS NULL AND (?2 IS NULL OR position = ?2)";
 const WANTED_RETRIES: &str = "SELECT generation, position FROM everfold_dead_letters \
@@ -117,14 +120,13 @@ pub(super) fn list_skips(
 
 pub(super) fn list_messages(
     connection: &Connection,
-    generations: &[i32],
-    kinds: Option<Vec<String>>,
-    max: usize,
+    about: &MessagesAbout,
 ) -> Result<Vec<MessageInfo>, rusqlite::Error> {
     let info = |row: &Row<'_>| {
         Ok(MessageInfo {
             id: row.get(7)?,
-            generation: row.get(1)?,
+            projection: row.get(1)?,
+            version: row.get(8)?,
             recorded_at: parsed(row, 0)?,
             kind: row.get(2)?,
             position: row.get::<_, Option<i64>>(3)?.map(Position::from_stored),
@@ -133,8 +135,8 @@ pub(super) fn list_messages(
             message: row.get(6)?,
         })
     };
-    let kinds = kinds.map(|kinds| serde_json::json!(kinds).to_string());
-    let params = (numbers(generations), kinds, most(max));
+    let kinds = about.kinds.as_ref().map(|kinds| serde_json::json!(kinds).to_string());
+    let params = (&about.namespace, &about.projection, kinds, most(about.max));
     connection.prepare_cached(LIST_MESSAGES)?.query_map(params, info)?.collect()
 }
 

@@ -144,7 +144,8 @@ pub(super) fn withdraw_in(
     }
     let withdraw = || -> Result<(), rusqlite::Error> {
         connection.execute(WITHDRAW, [active])?;
-        target::retire(connection, active, actor)
+        let reason = Some(format!("{actor} removed the projection"));
+        target::retire_because(connection, active, actor, reason)
     };
     Ok(withdraw().map_err(store_error)?)
 }

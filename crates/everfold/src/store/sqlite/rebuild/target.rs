@@ -70,6 +70,16 @@ pub(super) fn retire(
     generation: i32,
     actor: &str,
 ) -> Result<(), rusqlite::Error> {
+    retire_because(connection, generation, actor, None)
+}
+
+/// The same for a reason that is kept.
+pub(super) fn retire_because(
+    connection: &Connection,
+    generation: i32,
+    actor: &str,
+    reason: Option<String>,
+) -> Result<(), rusqlite::Error> {
     let is_read: bool =
         connection.prepare_cached(IS_READ)?.query_row([generation], |row| row.get(0))?;
     if is_read {
@@ -79,7 +89,7 @@ pub(super) fn retire(
         generation,
         from: NOT_RETIRED.to_vec(),
         to: GenerationStatus::Retired,
-        reason: None,
+        reason,
         actor: actor.to_owned(),
         rebuild: None,
     };
