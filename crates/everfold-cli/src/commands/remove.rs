@@ -4,7 +4,7 @@ use std::fmt;
 
 use anyhow::bail;
 use clap::Args;
-use everfold::{PlannedChange, Retired, Store};
+use everfold::{PlannedChange, RebuildProgress, Retired, Store};
 use indicatif::HumanBytes;
 use serde::Serialize;
 
@@ -80,8 +80,17 @@ impl Remove {
 
     /// What there is of it, in words.
     async fn parts(&self, store: &Store) -> anyhow::Result<Vec<String>> {
+        if store.is_being_removed(&self.name).await? {
+            return Ok(vec![format!("what is left of {}", self.name)]);
+        }
         // For its error, which suggests a name.
         store.projection(&self.name).await?;
+        let rebuilds = store.rebuilds().await?;
+        let is_open = |row: &RebuildProgress| row.finished_at.is_none() && row.name == self.name;
+        if rebuilds.iter().any(is_open) {
+            let name = &self.name;
+            bail!("{name} is being rebuilt; let that end, or `everfold rebuilds cancel {name}`");
+        }
         let plan = store.plan(Vec::new()).await?;
         let change = plan.changes.into_iter().find(|change| change.name == self.name);
         let Some(PlannedChange { name, from, rows, bytes, retire, .. }) = change else {

@@ -49,7 +49,12 @@ impl Store {
     /// # Errors
     /// If there is no such projection, or a rebuild of it is open.
     pub async fn remove_projection(&self, name: &str) -> Result<Retired, ProjectionError> {
-        let generations = self.generations_of(name).await?;
+        let generations = match self.generations_of(name).await {
+            Err(ProjectionError::Unknown { .. }) if self.is_being_removed(name).await? => {
+                Vec::new()
+            }
+            found => found?,
+        };
         if let Some(open) = self.open_rebuild(name).await? {
             let message = format!(
                 "is being rebuilt ({}); let that end, or give it up with `everfold rebuilds cancel {name}`",
@@ -58,21 +63,30 @@ impl Store {
             return Err(refused(name, message));
         }
         let actor = operator();
-        let snapshots = self.read_model_snapshots(name).await?;
-        if let Some(active) = generations.iter().find(|generation| generation.is_active) {
-            self.backend().withdraw(active.id, actor.clone()).await?;
+        if let Some(generation) = generations.first() {
+            self.backend().withdraw(generation.id, actor.clone()).await?;
         }
-        let unseen = generations.into_iter().filter(|generation| !generation.is_active);
-        let mut removed = self.remove(unseen.collect(), &actor).await?;
-        let withdrawn = self.remove(self.leftovers_of(name).await?, &actor).await?;
-        removed.versions.extend(withdrawn.versions);
-        removed.versions.sort_unstable();
-        removed.versions.dedup();
-        removed.waits_for.extend(withdrawn.waits_for);
-        for snapshot in snapshots {
+        let namespace = self.options().namespace.clone();
+        for snapshot in self.backend().snapshots(namespace, name.to_owned()).await? {
             self.backend().drop_snapshot(snapshot.id).await?;
         }
-        Ok(removed)
+        self.remove(self.leftovers_of(name).await?, &actor).await
+    }
+
+    /// Whether something is left of a projection that was removed: somebody could still see it, or whoever
+    /// removed it was stopped. [`Store::remove_projection`] goes on with it, and so does a runner.
+    ///
+    /// # Errors
+    /// If the database refuses or cannot be reached.
+    pub async fn is_being_removed(&self, name: &str) -> Result<bool, ProjectionError> {
+        let all = self.backend().generations().await?;
+        let namespace = self.options().namespace.clone();
+        if all.iter().any(|generation| generation.name == name && generation.namespace == namespace)
+        {
+            return Ok(false);
+        }
+        let snapshots = self.backend().snapshots(namespace, name.to_owned()).await?;
+        Ok(!snapshots.is_empty() || !self.leftovers_of(name).await?.is_empty())
     }
 
     pub(crate) async fn leftovers_of(
@@ -116,7 +130,13 @@ impl Store {
 
     /// The same for all projections, those of other namespaces too.
     pub(crate) async fn remove_leftovers(&self, actor: &str) -> Result<(), ProjectionError> {
-        let leftovers = self.backend().leftovers().await?;
-        self.remove(leftovers, actor).await.map(drop)
+        let mut failed = None;
+        for leftover in self.backend().leftovers().await? {
+            // One that is held by something does not keep the others.
+            if let Err(error) = self.remove(vec![leftover], actor).await {
+                failed.get_or_insert(error);
+            }
+        }
+        failed.map_or(Ok(()), Err)
     }
 }

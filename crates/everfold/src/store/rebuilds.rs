@@ -271,10 +271,15 @@ pub(crate) trait RebuildBackend: Send + Sync {
         actor: String,
     ) -> BoxFuture<'_, Result<Removed, ProjectionError>>;
 
-    /// Takes a projection away from appends and readers, by the generation that readers see: that is
-    /// retired, and none is active any more, in one transaction (an inline one under its gate). What is
-    /// left of it is removed with `remove_generation`. Refused while a rebuild of it is open.
-    fn withdraw(&self, active: i32, actor: String) -> BoxFuture<'_, Result<(), ProjectionError>>;
+    /// Takes the projection of this generation away from appends, runners and readers: all of its
+    /// generations are retired, and none is active any more, in one transaction (inline ones under their
+    /// gates). What is left is removed with `remove_generation`. Refused while a rebuild of it is open,
+    /// or others' views depend on those of readers.
+    fn withdraw(
+        &self,
+        generation: i32,
+        actor: String,
+    ) -> BoxFuture<'_, Result<(), ProjectionError>>;
 
     /// What a plan has to know of generations: those that are not retired, and those that are and
     /// still have tables, in the order of their ids.

@@ -125,7 +125,9 @@ impl Scratch {
                 .and_then(|()| std::fs::create_dir(folder))
                 .map_err(|error| format!("cannot empty {}: {error}", folder.display())),
             #[cfg(feature = "postgres")]
-            Keep::Database { .. } => crate::store::postgres::drop_schemas(&self.url).await,
+            Keep::Database { name, .. } => {
+                crate::store::postgres::drop_schemas(&self.url, name).await
+            }
         }
     }
 

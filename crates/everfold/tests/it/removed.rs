@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use everfold::{ExpectedVersion, ProjectionError, RebuildOptions, RowOptions, Runner, Store};
+use everfold::{
+    ExpectedVersion, MessageQuery, ProjectionError, RebuildOptions, RowOptions, Runner, Store,
+};
 use everfold_testkit::eventually;
 
 use crate::chain::{LIMIT, quick};
@@ -15,6 +17,7 @@ on_every_store! {
     catch_up_projection_is_removed_under_its_runner,
     appends_go_on_while_their_projection_is_removed,
     projection_that_is_being_rebuilt_is_not_removed,
+    version_that_is_being_built_goes_with_its_projection,
 }
 
 /// Whatever names of tables there are that belong to a generation.
@@ -127,13 +130,76 @@ async fn appends_go_on_while_their_projection_is_removed(fixture: Fixture) {
     }
     assert_eq!(store.read_all().collect().await.unwrap().len() as u64, stored);
     eventually("its tables are gone", LIMIT, async || {
-        // What somebody saw at that moment is dropped by the next who looks.
-        let again = store.remove_projection("numbers").await;
-        assert!(matches!(again, Err(ProjectionError::Unknown { .. })), "{again:?}");
-        store.retire("numbers").await.ok();
-        tables(&fixture).await.is_empty()
+        // What somebody saw at that moment is dropped by the next who asks.
+        match store.remove_projection("numbers").await {
+            Ok(_) => {}
+            Err(ProjectionError::Unknown { .. }) => return tables(&fixture).await.is_empty(),
+            Err(other) => panic!("{other}"),
+        }
+        false
     })
     .await;
+}
+
+/// Whatever the runner would do next with a version that readers do not see yet.
+async fn version_that_is_being_built_goes_with_its_projection(fixture: Fixture) {
+    let store = given(&fixture, true).await;
+    let runner = Runner::new(&store).projection(numbers(2, true)).options(quick("one"));
+    let runner = runner.start().await.unwrap();
+    assert_eq!(store.projections().await.unwrap().len(), 2);
+    store.remove_projection("numbers").await.unwrap();
+    assert!(store.projections().await.unwrap().is_empty());
+    count(&store, 10..12).await;
+    // Nothing brings it back: the runner has looked at what there is to fill several times by then.
+    let looked = store.messages(&MessageQuery::default()).await.unwrap().len();
+    eventually("its tables are gone", LIMIT, async || tables(&fixture).await.is_empty()).await;
+    runner.stop().await;
+    assert!(store.projections().await.unwrap().is_empty());
+    assert!(store.rebuilds().await.unwrap().iter().all(|row| row.finished_at.is_some()));
+    assert!(store.messages(&MessageQuery::default()).await.unwrap().len() >= looked);
+    let asked = store.rebuild("numbers", RebuildOptions::default()).await;
+    assert!(matches!(asked, Err(ProjectionError::Unknown { .. })), "{:?}", asked.err());
+}
+
+/// Somebody reads it while it is removed: he keeps what he sees, and the rest goes when he is done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_that_a_report_may_see_are_dropped_when_it_has_ended() {
+    let fixture = Fixture::postgres().await;
+    let store = given(&fixture, false).await;
+    let report = fixture.database().connect().await;
+    let begin = "SET application_name = 'report'; BEGIN ISOLATION LEVEL REPEATABLE READ; \
+        SELECT count(*) FROM read_model.numbers";
+    report.batch_execute(begin).await.unwrap();
+    let removed = store.remove_projection("numbers").await.unwrap();
+    assert!(removed.waits_for[0].contains("report"), "{removed:?}");
+    assert!(store.projections().await.unwrap().is_empty());
+    assert!(store.is_being_removed("numbers").await.unwrap());
+    // Its name is not free yet, and that is said.
+    let anew = store.register(numbers(1, false)).await.unwrap_err().to_string();
+    assert!(anew.contains("`everfold remove numbers`"), "{anew}");
+    report.batch_execute("COMMIT").await.unwrap();
+    // Whoever asks again goes on, as after a process that died in the middle.
+    let removed = store.remove_projection("numbers").await.unwrap();
+    assert_eq!((removed.versions, removed.waits_for), (vec![1], vec![]));
+    assert_eq!(tables(&fixture).await, [] as [String; 0]);
+    assert!(!store.is_being_removed("numbers").await.unwrap());
+    assert!(store.register(numbers(1, false)).await.unwrap().created);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn projection_that_others_views_depend_on_is_left_as_it_is() {
+    let fixture = Fixture::postgres().await;
+    let store = given(&fixture, true).await;
+    let client = fixture.database().connect().await;
+    let view = "CREATE VIEW public.report AS SELECT key FROM read_model.numbers";
+    client.batch_execute(view).await.unwrap();
+    let refused = store.remove_projection("numbers").await.unwrap_err().to_string();
+    assert!(refused.contains("view report"), "{refused}");
+    count(&store, 10..12).await;
+    assert_eq!(found(&fixture).await, expected(&store, "").await, "it is still fed and read");
+    client.batch_execute("DROP VIEW public.report").await.unwrap();
+    store.remove_projection("numbers").await.unwrap();
+    assert_eq!(tables(&fixture).await, [] as [String; 0]);
 }
 
 async fn projection_that_is_being_rebuilt_is_not_removed(fixture: Fixture) {

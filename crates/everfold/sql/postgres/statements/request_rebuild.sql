@@ -2,7 +2,8 @@
 -- moment is what it switches from. Its projection's row is locked by the caller.
 -- $1 projection integer, $2 kind text, $3 version integer, $4 definition_hash text, $5 target integer or
 -- NULL, $6 options jsonb, $7 requested_by text, $8 boolean: only if readers see no version of it. One
--- row: its id. None if there is an open one, if the target is being removed, or if readers see one.
+-- row: its id. None if there is an open one, if the target or the
+-- projection is being removed, or if readers see one.
 WITH requested AS (
     INSERT INTO everfold.rebuilds (projection, kind, version, definition_hash, target, source, options,
             requested_by)
@@ -10,6 +11,8 @@ WITH requested AS (
       FROM everfold.projections p
      WHERE p.id = $1 AND (NOT $8 OR p.active_generation IS NULL)
        AND NOT EXISTS (SELECT FROM everfold.rebuilds o WHERE o.projection = $1 AND o.finished_at IS NULL)
+       AND EXISTS (SELECT FROM everfold.generations g WHERE g.projection = $1 AND g.status <> 'retired'
+                      AND (g.version, g.definition_hash) = ($3, $4))
        AND ($5 IS NULL OR EXISTS (SELECT FROM everfold.generations g
                                    WHERE g.id = $5 AND g.projection = $1 AND g.status <> 'retired'))
     ON CONFLICT DO NOTHING

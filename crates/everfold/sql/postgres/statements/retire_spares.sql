@@ -2,7 +2,7 @@
 -- will ever fill them.
 -- $1 projection integer. No rows. Locks the rows of those generations.
 UPDATE everfold.generations g
-   SET status = 'retired', reason = 'another version is active', status_since = clock_timestamp()
+   SET status = 'retired', reason = 'readers see another version, or none', status_since = clock_timestamp()
  WHERE g.projection = $1 AND g.status = 'spare'
    AND NOT EXISTS (SELECT FROM everfold.projections p
                      JOIN everfold.generations a ON a.id = p.active_generation

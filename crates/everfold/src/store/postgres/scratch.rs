@@ -16,7 +16,29 @@ pub(crate) async fn create_database(server: &str, name: &str) -> Result<String, 
         format!("a database for the test cannot be made beside the one named: {}", said(error))
     };
     connect(server).await?.batch_execute(&statement).await.map_err(failed)?;
-    Ok(with_database(server, name))
+    let url = with_database(server, name);
+    match connect_to_scratch(&url, name).await {
+        Ok(_) => Ok(url),
+        Err(error) => {
+            drop_database(server, name).await?;
+            Err(error)
+        }
+    }
+}
+
+/// Connects to a database that was made for a test, and to no other: a pooler, or something in the URL,
+/// may lead elsewhere, and what is there is not ours to change.
+async fn connect_to_scratch(url: &str, name: &str) -> Result<Client, String> {
+    let client = connect(url).await?;
+    let here = client.query_one("SELECT current_database()::text", &[]).await.map_err(said)?;
+    let here: String = here.get(0);
+    match here == name {
+        true => Ok(client),
+        false => Err(format!(
+            "the URL leads to the database {here} and not to the one that was made for the test; nothing \
+             was done there: name a server directly, without a pooler"
+        )),
+    }
 }
 
 /// Drops it, whoever is connected.
@@ -26,13 +48,13 @@ pub(crate) async fn drop_database(server: &str, name: &str) -> Result<(), String
 }
 
 /// Drops everything in a database of a test, and ends whoever is still connected.
-pub(crate) async fn drop_schemas(url: &str) -> Result<(), String> {
+pub(crate) async fn drop_schemas(url: &str, name: &str) -> Result<(), String> {
     let ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
         WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename = current_user";
     let schemas = "SELECT string_agg(format('DROP SCHEMA %I CASCADE;', nspname), ' ') \
         FROM pg_namespace WHERE nspname <> 'information_schema' AND nspname <> 'public' \
         AND nspname NOT LIKE 'pg\\_%'";
-    let client = connect(url).await?;
+    let client = connect_to_scratch(url, name).await?;
     client.batch_execute(ended).await.map_err(said)?;
     let drops: Option<String> = client.query_one(schemas, &[]).await.map_err(said)?.get(0);
     client.batch_execute(&drops.unwrap_or_default()).await.map_err(said)
@@ -115,9 +137,12 @@ fn with_database(url: &str, name: &str) -> String {
     let (base, query) = url.split_once('?').map_or((url, None), |(base, q)| (base, Some(q)));
     let host = base.find("://").map_or(0, |at| at + 3);
     let end = base[host..].find('/').map_or(base.len(), |at| host + at);
-    match query {
-        Some(query) => format!("{}/{name}?{query}", &base[..end]),
-        None => format!("{}/{name}", &base[..end]),
+    // A database among the parameters would come before the one in the path.
+    let query = query.unwrap_or_default().split('&');
+    let rest: Vec<&str> = query.filter(|p| !p.is_empty() && !p.starts_with("dbname=")).collect();
+    match rest.is_empty() {
+        false => format!("{}/{name}?{}", &base[..end], rest.join("&")),
+        true => format!("{}/{name}", &base[..end]),
     }
 }
 
@@ -132,6 +157,11 @@ mod tests {
             ("postgres://h", "postgres://h/other"),
             ("postgres://u@h/db?sslmode=require", "postgres://u@h/other?sslmode=require"),
             ("postgres:///db?host=/tmp/s", "postgres:///other?host=/tmp/s"),
+            ("postgres://u@h?dbname=shop", "postgres://u@h/other"),
+            (
+                "postgres://h/a?sslmode=require&dbname=b&x=1",
+                "postgres://h/other?sslmode=require&x=1",
+            ),
         ] {
             assert_eq!(with_database(url, "other"), wanted);
         }

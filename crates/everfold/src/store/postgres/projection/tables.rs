@@ -24,6 +24,11 @@ use crate::store::postgres::error::store_error;
 const LIST_TABLES: &str = "SELECT c.relname::text FROM pg_catalog.pg_class c \
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
     WHERE n.nspname = $1 AND c.relkind IN ('r', 'p', 'v', 'm') AND NOT c.relispartition ORDER BY 1";
+/// What is retired and still has tables.
+const IS_BEING_REMOVED: &str = "SELECT FROM everfold.generations g \
+    JOIN everfold.projections p ON p.id = g.projection \
+    JOIN pg_catalog.pg_namespace n ON n.nspname = g.home \
+    WHERE p.namespace = $1 AND p.name = $2 AND g.status = 'retired' LIMIT 1";
 const IS_THERE: &str = "SELECT pg_catalog.to_regclass($1) IS NOT NULL";
 
 /// Who owns and uses what registrations make.
@@ -245,11 +250,19 @@ impl Making<'_, '_> {
             let view = table(&schema, name);
             let rows = self.unit.ask(IS_THERE, &[(&view, Type::TEXT)]).await?;
             if rows.first().is_some_and(|row| row.get(0)) {
-                let message = format!(
-                    "there is something called {schema}.{name} already, where readers would look for \
-                     the table {name}; rename one of them"
-                );
                 let projection = self.definition().name.clone();
+                let namespace = self.definition().namespace.clone();
+                let names: [Param<'_>; 2] = [(&namespace, Type::TEXT), (&projection, Type::TEXT)];
+                let message = match self.unit.ask(IS_BEING_REMOVED, &names).await?.is_empty() {
+                    true => format!(
+                        "there is something called {schema}.{name} already, where readers would look \
+                         for the table {name}; rename one of them"
+                    ),
+                    false => format!(
+                        "what was removed of it is not gone yet, because somebody could still see it; \
+                         end that with `everfold remove {projection}`, then try again"
+                    ),
+                };
                 return Err(ProjectionError::Invalid { projection, message });
             }
             sql.push(format!("CREATE VIEW {view} AS SELECT * FROM {}", table(self.home, name)));

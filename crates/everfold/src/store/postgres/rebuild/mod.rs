@@ -30,6 +30,7 @@ mod tests;
 mod verifications;
 mod verify;
 mod views;
+mod withdraw;
 
 use std::time::Duration;
 
@@ -167,8 +168,12 @@ impl RebuildBackend for PostgresStore {
         async move { remove::remove(self, generation, projector, &actor).await }.boxed()
     }
 
-    fn withdraw(&self, active: i32, actor: String) -> BoxFuture<'_, Result<(), ProjectionError>> {
-        async move { remove::withdraw(self, active, &actor).await }.boxed()
+    fn withdraw(
+        &self,
+        generation: i32,
+        actor: String,
+    ) -> BoxFuture<'_, Result<(), ProjectionError>> {
+        async move { withdraw::withdraw(self, generation, &actor).await }.boxed()
     }
 
     fn is_crowded(&self) -> BoxFuture<'_, Result<bool, StoreError>> {

@@ -5,8 +5,8 @@
 //!   retire ──> wait for transactions that may see it ──> narrow the views ──> tear down ──> drop
 //! ```
 //!
-//! The one that readers see is removed only with its projection: it is withdrawn first, which retires it
-//! and leaves the projection without an active generation.
+//! The one that readers see is removed only with its projection, which is [withdrawn](super::withdraw)
+//! first.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ const DROP_TIMEOUTS: &str = "SET LOCAL lock_timeout = '100ms'; SET LOCAL stateme
     SET LOCAL idle_in_transaction_session_timeout = '10s'; \
     SET LOCAL search_path = pg_catalog, pg_temp";
 /// How often locks are tried for.
-const TRIES: u32 = 5;
+pub(super) const TRIES: u32 = 5;
 /// How long transactions that may see the generation are waited for.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -44,21 +44,17 @@ const FACTS: &str = "SELECT g.projection, p.name, g.version, g.lifecycle, g.stat
         (SELECT r.id FROM everfold.rebuilds r WHERE r.target = g.id AND r.finished_at IS NULL), \
         EXISTS (SELECT FROM pg_catalog.pg_namespace n WHERE n.nspname = g.home) \
     FROM everfold.generations g JOIN everfold.projections p ON p.id = g.projection WHERE g.id = $1";
-const LOCK_CHECKPOINTS: &str =
+pub(super) const LOCK_CHECKPOINTS: &str =
     "SELECT FROM everfold.checkpoints WHERE generation = $1 ORDER BY shard FOR UPDATE";
 /// As requests for rebuilds do: none gets it as its target from here on.
-const LOCK_PROJECTION: &str = "SELECT FROM everfold.projections WHERE id = $1 FOR NO KEY UPDATE";
-const RETIRE: &str = "WITH freed AS (UPDATE everfold.checkpoints \
+pub(super) const LOCK_PROJECTION: &str =
+    "SELECT FROM everfold.projections WHERE id = $1 FOR NO KEY UPDATE";
+pub(super) const RETIRE: &str = "WITH freed AS (UPDATE everfold.checkpoints \
         SET epoch = epoch + 1, owner = NULL, expires_at = NULL WHERE generation = $1), \
     recorded AS (INSERT INTO everfold.system_messages (generation, kind, actor, message) \
         VALUES ($1, 'status', $2, 'retired: ' || $3)) \
     UPDATE everfold.generations SET status = 'retired', reason = $3, status_since = clock_timestamp() \
     WHERE id = $1";
-const LIST_REBUILDS: &str =
-    "SELECT r.id FROM everfold.rebuilds r WHERE r.projection = $1 AND r.finished_at IS NULL";
-const WITHDRAW: &str = "UPDATE everfold.projections SET active_generation = NULL \
-    WHERE id = $1 AND active_generation = $2";
-const RETIRE_SPARES: &str = statement!("retire_spares");
 const LIST_OLD: &str = statement!("list_old_transactions");
 const LIST_DEPENDENTS: &str = statement!("list_foreign_dependents");
 const LIST_TABLES: &str = "SELECT c.relname::text FROM pg_catalog.pg_class c \
@@ -85,9 +81,9 @@ struct Facts {
 
 impl Facts {
     /// Readers' generation, and one that is being built, stay.
-    fn check(&self, which: Which) -> Result<(), ProjectionError> {
+    fn check(&self) -> Result<(), ProjectionError> {
         let refuse = |message| ProjectionError::Refused { projection: self.name.clone(), message };
-        if self.is_active && which == Which::Unseen {
+        if self.is_active {
             let message = format!(
                 "is read through generation {} (version {}), so that stays; switch readers over to \
                  another one first",
@@ -113,7 +109,7 @@ pub(super) async fn remove(
     projector: Option<Projector>,
     actor: &str,
 ) -> Result<Removed, ProjectionError> {
-    let facts = match retire(store, generation, actor, Which::Unseen).await {
+    let facts = match retire(store, generation, actor).await {
         Ok(facts) => facts,
         Err(ProjectionError::Store(error)) if error.kind() == StoreErrorKind::Busy => {
             return Ok(Removed::Seen(vec![error.to_string()]));
@@ -139,37 +135,18 @@ pub(super) async fn leftovers(store: &PostgresStore) -> Result<Vec<Generation>, 
     rows.iter().map(read_generation).collect()
 }
 
-/// Retires the generation that readers see, so that its projection has none.
-pub(super) async fn withdraw(
-    store: &PostgresStore,
-    active: i32,
-    actor: &str,
-) -> Result<(), ProjectionError> {
-    retire(store, active, actor, Which::Seen).await.map(drop)
-}
-
-/// Which generations may be retired.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Which {
-    /// Those that readers do not see.
-    Unseen,
-    /// The one that readers see too, with its projection.
-    Seen,
-}
-
 /// Marks it retired, unless it is. From then on it is nobody's target, and no append that begins later
 /// knows it.
 async fn retire(
     store: &PostgresStore,
     generation: i32,
     actor: &str,
-    which: Which,
 ) -> Result<Facts, ProjectionError> {
     let mut tries = 0;
     loop {
         let mut connection = store.engine.get().await?;
         let mut unit = begin(&mut connection, &store.options, TIMEOUTS).await?;
-        let outcome = retire_in(&mut unit, generation, actor, which).await;
+        let outcome = retire_in(&mut unit, generation, actor).await;
         let (outcome, end) = finish(unit, outcome).await;
         end.settle(&connection);
         tries += 1;
@@ -189,10 +166,9 @@ async fn retire_in(
     unit: &mut PostgresUnit<'_>,
     generation: i32,
     actor: &str,
-    which: Which,
 ) -> Result<Facts, ProjectionError> {
     let found = facts(unit, generation).await?;
-    found.check(which)?;
+    found.check()?;
     if found.is_retired {
         return Ok(found);
     }
@@ -206,38 +182,11 @@ async fn retire_in(
     unit.ask(LOCK_PROJECTION, &[(&found.projection, Type::INT4)]).await?;
     // Again: a rebuild may have begun, or ended, meanwhile.
     let found = facts(unit, generation).await?;
-    found.check(which)?;
-    let reason = match which {
-        Which::Unseen => format!("{actor} retired it"),
-        Which::Seen => format!("{actor} removed the projection"),
-    };
-    let params: [Param<'_>; 3] = [id.clone(), (&actor, Type::TEXT), (&reason, Type::TEXT)];
+    found.check()?;
+    let reason = format!("{actor} retired it");
+    let params: [Param<'_>; 3] = [id, (&actor, Type::TEXT), (&reason, Type::TEXT)];
     unit.ask(RETIRE, &params).await?;
-    if which == Which::Seen {
-        withdraw_in(unit, &found, id).await?;
-    }
     Ok(found)
-}
-
-/// Leaves the projection without a generation that readers see. Its row is locked, so that no rebuild
-/// begins meanwhile.
-async fn withdraw_in(
-    unit: &mut PostgresUnit<'_>,
-    facts: &Facts,
-    generation: Param<'_>,
-) -> Result<(), ProjectionError> {
-    let projection: Param<'_> = (&facts.projection, Type::INT4);
-    let open = unit.ask(LIST_REBUILDS, std::slice::from_ref(&projection)).await?;
-    if let Some(rebuild) = open.first() {
-        let rebuild: i32 = rebuild.get(0);
-        return Err(ProjectionError::Refused {
-            projection: facts.name.clone(),
-            message: format!("has rebuild {rebuild} open; let it finish, or cancel it"),
-        });
-    }
-    unit.ask(WITHDRAW, &[projection.clone(), generation]).await?;
-    unit.ask(RETIRE_SPARES, &[projection]).await?;
-    Ok(())
 }
 
 async fn facts(unit: &mut PostgresUnit<'_>, generation: i32) -> Result<Facts, StoreError> {

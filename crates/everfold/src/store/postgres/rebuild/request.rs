@@ -92,7 +92,10 @@ async fn request_in(
                 "generation {target} of projection \"{name}\" is gone or being removed; ask again for \
                  another"
             ),
-            None => format!("readers see a version of projection \"{name}\" already"),
+            None if request.first => {
+                format!("readers see a version of projection \"{name}\" already")
+            }
+            None => format!("projection \"{name}\" was removed; register it first"),
         };
         return Err(StoreError::new(StoreErrorKind::Missing, message));
     };

@@ -191,8 +191,12 @@ impl RebuildBackend for SqliteStore {
         remove::remove(self, generation, projector, actor).boxed()
     }
 
-    fn withdraw(&self, active: i32, actor: String) -> BoxFuture<'_, Result<(), ProjectionError>> {
-        remove::withdraw(self, active, actor).boxed()
+    fn withdraw(
+        &self,
+        generation: i32,
+        actor: String,
+    ) -> BoxFuture<'_, Result<(), ProjectionError>> {
+        remove::withdraw(self, generation, actor).boxed()
     }
 
     fn generation_facts(&self) -> BoxFuture<'_, Result<Vec<GenerationFacts>, StoreError>> {

@@ -33,11 +33,16 @@ const FIND: &str = "SELECT p.name, g.version, g.home, g.tables, g.status, g.id I
     FROM everfold_generations g JOIN everfold_projections p ON p.id = g.projection WHERE g.id = ?1";
 const FIND_REBUILD: &str = "SELECT id, target IS ?1 FROM everfold_rebuilds \
     WHERE finished_at IS NULL AND (target = ?1 OR source = ?1) LIMIT 1";
-const FIND_OPEN_REBUILD: &str = "SELECT r.id FROM everfold_rebuilds r \
+/// By one of its generations.
+const FIND_OPEN_REBUILD: &str = "SELECT r.id, p.name FROM everfold_rebuilds r \
     JOIN everfold_generations g ON g.projection = r.projection \
+    JOIN everfold_projections p ON p.id = r.projection \
     WHERE g.id = ?1 AND r.finished_at IS NULL LIMIT 1";
-const WITHDRAW: &str =
-    "UPDATE everfold_projections SET active_generation = NULL WHERE active_generation = ?1";
+const LIST_PRESENT: &str = "SELECT o.id FROM everfold_generations g \
+    JOIN everfold_generations o ON o.projection = g.projection \
+    WHERE g.id = ?1 AND o.status <> 'retired' ORDER BY o.id";
+const WITHDRAW: &str = "UPDATE everfold_projections SET active_generation = NULL \
+    WHERE id = (SELECT projection FROM everfold_generations WHERE id = ?1)";
 const LIST_OBJECTS: &str = "SELECT type, name FROM sqlite_schema \
     WHERE type IN ('view', 'trigger') AND substr(name, 1, length(?1)) = ?1 ORDER BY type, name";
 const LIST_TABLES: &str = "SELECT name, wr, type FROM pragma_table_list \
@@ -111,41 +116,44 @@ pub(super) async fn remove(
     }
 }
 
-/// Retires the generation that readers see, so that its projection has none.
+/// Retires all generations of a projection, so that readers see none.
 pub(super) async fn withdraw(
     store: &SqliteStore,
-    active: i32,
+    generation: i32,
     actor: String,
 ) -> Result<(), ProjectionError> {
     let withdraw = move |connection: &Connection| {
         in_transaction(connection, ENGINE_PATIENCE, |connection| {
-            withdraw_in(connection, active, &actor)
+            withdraw_in(connection, generation, &actor)
         })
     };
     store.writer.run_job(withdraw).await?
 }
 
 /// The transaction holds the write lock.
-pub(super) fn withdraw_in(
+fn withdraw_in(
     connection: &Connection,
-    active: i32,
+    generation: i32,
     actor: &str,
 ) -> Result<(), ProjectionError> {
-    let Some(going) = find(connection, active).map_err(store_error)? else { return Ok(()) };
-    let open = connection
-        .prepare_cached(FIND_OPEN_REBUILD)
-        .and_then(|mut open| open.query_row([active], |row| row.get::<_, i32>(0)).optional())
-        .map_err(store_error)?;
-    if let Some(rebuild) = open {
-        return Err(ProjectionError::Refused {
-            projection: going.name,
-            message: format!("has rebuild {rebuild} open; let it finish, or cancel it"),
-        });
+    let look = || -> Result<Option<(i32, String)>, rusqlite::Error> {
+        let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+        connection.prepare_cached(FIND_OPEN_REBUILD)?.query_row([generation], row).optional()
+    };
+    if let Some((rebuild, projection)) = look().map_err(store_error)? {
+        let message = format!("has rebuild {rebuild} open; let it finish, or cancel it");
+        return Err(ProjectionError::Refused { projection, message });
     }
     let withdraw = || -> Result<(), rusqlite::Error> {
-        connection.execute(WITHDRAW, [active])?;
-        let reason = Some(format!("{actor} removed the projection"));
-        target::retire_because(connection, active, actor, reason)
+        let mut present = connection.prepare_cached(LIST_PRESENT)?;
+        let present: Vec<i32> =
+            present.query_map([generation], |row| row.get(0))?.collect::<Result<_, _>>()?;
+        connection.execute(WITHDRAW, [generation])?;
+        for id in present {
+            let reason = Some(format!("{actor} removed the projection"));
+            target::retire_because(connection, id, actor, reason)?;
+        }
+        Ok(())
     };
     Ok(withdraw().map_err(store_error)?)
 }
