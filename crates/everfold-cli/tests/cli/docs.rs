@@ -56,6 +56,7 @@ followed!(
     [
         start_with_the_command: "start/command.md",
         add_a_projection: "how-to/add-a-projection.md",
+        remove_a_projection: "how-to/remove-a-projection.md",
         test_a_projection: "how-to/test-a-projection.md",
         change_a_projection: "how-to/change-a-projection.md",
         roll_back: "how-to/roll-back.md",
