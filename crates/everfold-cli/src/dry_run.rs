@@ -1,6 +1,7 @@
 //! `--dry-run`, on whatever changes data: what would be done is told, and nothing is.
 //!
-//! A dry run looks at what the command would look at, and is refused where the command would be.
+//! A dry run looks at what the command would look at first, and is refused by the same things as far as a
+//! look can tell. It opens only a store that is there.
 
 use std::fmt;
 

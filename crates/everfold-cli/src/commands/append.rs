@@ -23,7 +23,8 @@ use crate::project::{self, Target};
 #[command(after_help = "\
 An event's id is its idempotency key: appending it again with the same id, type
 and data stores nothing and prints the first result. A dry run appends in a transaction that
-is rolled back, so that it is refused by whatever would refuse it.
+is rolled back, so that it is refused by whatever would refuse it; on PostgreSQL it uses
+up positions, which have gaps anyway.
 
 Examples:
   everfold append --stream cart-1 --type ItemAdded --data '{\"sku\":\"A1\",\"quantity\":2}'

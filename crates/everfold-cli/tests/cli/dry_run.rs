@@ -69,7 +69,13 @@ async fn projects_and_plans_are_told(shop: Shop) {
     let ran = dry(&shop, &["run", "--once"]).done();
     ran.prints("1 -> 2").prints("rebuild beside");
     dry(&shop, &["run", "--only", "sum"]).fails(1, "did you mean \"sums\"?");
-    dry(&shop, &["rebuild", "sums"]).done().prints("1 -> 2").prints("3  ");
+    let told = would(&shop, &["rebuild", "sums"]);
+    assert!(told[0].starts_with("would build version 2 of sums beside"), "{told:?}");
+    assert!(told[0].contains("from 3 events") && told[1].contains("from version 1"), "{told:?}");
+    let told = would(&shop, &["rebuild", "sums", "--in-place"]);
+    assert!(told[0].starts_with("would empty sums and fill version 2"), "{told:?}");
+    let told = would(&shop, &["rebuild", "sums", "--drop-old"]);
+    assert!(told[1].ends_with("and drop that: no way back"), "{told:?}");
     assert_eq!(shop.all_rows().await, before);
 }
 

@@ -55,9 +55,15 @@ impl Store {
         options: &RebuildOptions,
         at_hand: Option<&Projection>,
     ) -> Result<RebuildPreview, ProjectionError> {
+        let kind = if options.in_place { RebuildKind::InPlace } else { RebuildKind::Beside };
+        if let Some(new) = self.not_registered(name, at_hand).await? {
+            let mut preview = self.preview_of(name, new.version(), kind).await?;
+            let types = new.definition.event_types.clone();
+            preview.counted(self.backend().count_events(types).await?);
+            return Ok(preview);
+        }
         let generations = self.generations_of(name).await?;
         let wanted = to_build(&generations);
-        let kind = if options.in_place { RebuildKind::InPlace } else { RebuildKind::Beside };
         let mut preview = self.preview(wanted, kind, None, at_hand).await?;
         preview.counted(self.backend().count_events(wanted.event_types.clone()).await?);
         Ok(preview)
@@ -125,16 +131,43 @@ impl Store {
         let at_hand =
             at_hand.map(|projection| self.as_registered(projection.clone())).transpose()?;
         self.check_somebody_can(wanted, target, at_hand.as_ref()).await?;
-        let generations = self.generations_of(&wanted.name).await?;
-        let read = generations.iter().find(|generation| generation.is_active);
+        self.preview_of(&wanted.name, wanted.version, kind).await
+    }
+
+    /// The projection at hand, if its version would have to be registered first.
+    async fn not_registered(
+        &self,
+        name: &str,
+        at_hand: Option<&Projection>,
+    ) -> Result<Option<Projection>, ProjectionError> {
+        let Some(projection) = at_hand else { return Ok(None) };
+        let known = match self.generations_of(name).await {
+            Err(ProjectionError::Unknown { .. }) => Vec::new(),
+            found => found?,
+        };
+        let is_known = known.iter().any(|known| known.version == projection.version());
+        (!is_known).then(|| self.as_registered(projection.clone())).transpose()
+    }
+
+    async fn preview_of(
+        &self,
+        name: &str,
+        version: u32,
+        kind: RebuildKind,
+    ) -> Result<RebuildPreview, ProjectionError> {
+        let namespace = &self.options().namespace;
+        let generations = self.backend().generations().await?;
+        let read = generations.iter().find(|generation| {
+            generation.is_active && generation.name == name && generation.namespace == *namespace
+        });
         let facts = self.backend().generation_facts().await?;
         let size = read.and_then(|read| facts.iter().find(|facts| facts.id == read.id));
-        let open = self.open_rebuild(&wanted.name).await?;
+        let open = self.open_rebuild(name).await?;
         Ok(RebuildPreview {
-            name: wanted.name.clone(),
+            name: name.to_owned(),
             kind,
             from: read.map(|read| read.version),
-            to: wanted.version,
+            to: version,
             events: None,
             events_exact: false,
             snapshot: None,

@@ -97,6 +97,11 @@ impl Store {
             let message = format!("cannot be as of position {to}: the log ends at {mark}");
             return Err(ProjectionError::Refused { projection: name.to_owned(), message });
         }
+        if let Some(from) = options.from.filter(|from| *from > mark) {
+            let message =
+                format!("cannot be replayed from position {from}: the log ends at {mark}");
+            return Err(ProjectionError::Refused { projection: name.to_owned(), message });
+        }
         let wanted = match (options.from, options.to) {
             (Some(from), Some(to)) => Some(from.min(to)),
             (None, Some(to)) => Some(to),

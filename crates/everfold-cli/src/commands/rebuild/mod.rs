@@ -219,11 +219,11 @@ impl Rebuild {
         outcome
     }
 
-    /// What would be done: for what is not registered yet the plan says so.
+    /// What would be done. Of what would be refused the plan says why.
     async fn tell(&self, store: &Store, projection: Option<Projection>) -> anyhow::Result<Outcome> {
         let mut plan = store.plan(projection.iter().cloned()).await?;
         plan.changes.retain(|change| change.name == self.name);
-        if plan.changes.iter().any(preview::is_planned) {
+        if plan.changes.iter().any(|change| change.action.is_refused()) {
             return super::plan::tell(store, plan, self.following.json);
         }
         let options = self.options();

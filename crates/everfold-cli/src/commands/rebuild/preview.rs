@@ -1,18 +1,12 @@
 //! What a rebuild or a switch would do, in words.
 
-use everfold::{PlannedAction, PlannedChange, RebuildKind, RebuildOptions, RebuildPreview};
+use everfold::{RebuildKind, RebuildOptions, RebuildPreview};
 use indicatif::HumanBytes;
 
 use super::line;
 use crate::dry_run;
 use crate::failure::Outcome;
 use crate::output::count;
-
-/// Whether the plan has all there is to say: of what is not begun yet, or would be refused.
-pub(super) fn is_planned(change: &PlannedChange) -> bool {
-    let is_new = matches!(change.action, PlannedAction::Create | PlannedAction::RebuildBeside);
-    (is_new && change.rebuild.is_none()) || change.action.is_refused()
-}
 
 /// Tells what would be done.
 pub(crate) fn tell(

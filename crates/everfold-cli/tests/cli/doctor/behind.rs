@@ -166,7 +166,7 @@ async fn projection_that_waits_for_its_backfill_is_told(shop: Shop) {
     assert_eq!(hint, "`everfold rebuilds sums`");
     let (_, hint) = found.told("warning", "projections", "sums, rebuild: its rebuild is paused");
     assert_eq!(hint, "`everfold rebuilds resume sums`");
-    shop.run(&["rebuilds", "cancel", "sums"]).exits(0);
+    shop.run(&["--yes", "rebuilds", "cancel", "sums"]).exits(0);
     shop.run(&["rebuild", "sums"]).exits(0);
     Found::by(&shop, &[], 0).is_ok("projections");
 }

@@ -56,7 +56,7 @@ fn wraparound(age: i64) -> Finding {
     }
     let message = format!("{message}; at the end the server takes no more appends");
     let hint = "end what keeps vacuum back (`transactions`, `prepared transactions`, `replication \
-        slots` here), then `vacuumdb --freeze --all`";
+        slots` here), then `vacuumdb --all`";
     match age < AGE_PROBLEM {
         true => Finding::warning("wraparound", message, hint),
         false => Finding::problem("wraparound", message, hint),
@@ -73,6 +73,6 @@ mod tests {
         assert_eq!(wraparound(200_000_000).severity, Severity::Ok);
         assert_eq!(wraparound(1_000_000_000).severity, Severity::Warning);
         assert_eq!(wraparound(1_600_000_000).severity, Severity::Problem);
-        assert!(wraparound(1_600_000_000).hint.unwrap().contains("vacuumdb --freeze"));
+        assert!(wraparound(1_600_000_000).hint.unwrap().contains("vacuumdb --all"));
     }
 }

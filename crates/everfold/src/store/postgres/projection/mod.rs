@@ -165,7 +165,7 @@ impl ProjectionBackend for PostgresStore {
     }
 
     fn rows(&self, query: RowQuery) -> BoxFuture<'_, Result<ReadModelRows, StoreError>> {
-        async move { rows::find(&self.connections, &query).await }.boxed()
+        async move { rows::find(&self.engine, &query).await }.boxed()
     }
 
     fn prune(&self, older_than: Duration) -> BoxFuture<'_, Result<(), StoreError>> {

@@ -78,7 +78,11 @@ fn write_lock(path: &Path, lock: Result<(), String>) -> Finding {
         Some(holder) => Finding::problem(
             "writing",
             format!("{message}; {holder} has it"),
-            format!("`kill {}` ends it, and undoes its transaction", holder.pid),
+            format!(
+                "look again in a moment; if it still has it and should not, `kill {}` ends it and undoes its \
+                 transaction",
+                holder.pid
+            ),
         ),
         None => Finding::problem(
             "writing",
