@@ -11,8 +11,9 @@ WITH requested AS (
       FROM everfold.projections p
      WHERE p.id = $1 AND (NOT $8 OR p.active_generation IS NULL)
        AND NOT EXISTS (SELECT FROM everfold.rebuilds o WHERE o.projection = $1 AND o.finished_at IS NULL)
-       AND EXISTS (SELECT FROM everfold.generations g WHERE g.projection = $1 AND g.status <> 'retired'
-                      AND (g.version, g.definition_hash) = ($3, $4))
+       -- What was removed has generations, and all of them are retired.
+       AND (SELECT coalesce(bool_or(g.status <> 'retired'), true) FROM everfold.generations g
+             WHERE g.projection = $1)
        AND ($5 IS NULL OR EXISTS (SELECT FROM everfold.generations g
                                    WHERE g.id = $5 AND g.projection = $1 AND g.status <> 'retired'))
     ON CONFLICT DO NOTHING

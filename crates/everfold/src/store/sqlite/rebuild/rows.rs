@@ -22,9 +22,9 @@ const REQUEST: &str = include_str!("../../../../sql/sqlite/statements/request_re
 /// If it is to be one that readers see no version of, that too.
 const FIND_PROJECTION: &str = "SELECT id FROM everfold_projections \
     WHERE namespace = ?1 AND name = ?2 AND (NOT ?3 OR active_generation IS NULL)";
-/// What was removed is not built again.
-const IS_REGISTERED: &str = "SELECT EXISTS (SELECT 1 FROM everfold_generations \
-    WHERE projection = ?1 AND version = ?2 AND definition_hash = ?3 AND status <> 'retired')";
+/// What was removed has generations, and all of them are retired: it is not built again.
+const IS_REGISTERED: &str = "SELECT coalesce(max(status <> 'retired'), 1) \
+    FROM everfold_generations WHERE projection = ?1";
 const FIND_OPEN: &str =
     "SELECT id FROM everfold_rebuilds WHERE projection = ?1 AND finished_at IS NULL";
 /// A worker carries generations; what is to be built is one by its definition.
@@ -103,9 +103,8 @@ pub(super) fn request(
             .prepare_cached(FIND_OPEN)?
             .query_row([projection], |row| row.get(0))
             .optional()?;
-        let definition = params![projection, request.version, request.definition_hash];
         let registered: bool =
-            connection.prepare_cached(IS_REGISTERED)?.query_row(definition, |row| row.get(0))?;
+            connection.prepare_cached(IS_REGISTERED)?.query_row([projection], |row| row.get(0))?;
         let id = match open {
             Some(id) => id,
             None if !registered => return Ok(None),

@@ -5,7 +5,7 @@ use futures::future::BoxFuture;
 use uuid::Uuid;
 
 use super::views::Switch;
-use super::{Bench, COLUMNS, open, run, totals};
+use super::{Bench, COLUMNS, open, request, run, totals};
 use crate::projection::Projection;
 use crate::projection::handler::{HandlerBatch, HandlerError, PostgresHandler};
 use crate::rebuild::RebuildKind;
@@ -111,6 +111,37 @@ async fn append_under_way_is_waited_for() {
     assert_eq!(remove().await.unwrap(), Removed::Done);
     assert_eq!(bench.number("SELECT count(*) FROM everfold.skips").await, 0);
     bench.run("SELECT everfold.append_event('a', NULL, 'T', '{}')").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn projection_that_was_withdrawn_is_not_built_again() {
+    let bench = Bench::new().await;
+    let projection = inline("seen");
+    let generation = bench.registered(projection.clone()).await;
+    bench.store.withdraw(generation.id, "ann".to_owned()).await.unwrap();
+    // Of somebody who looked before, and goes on after a pause.
+    let asked = bench.store.request_rebuild(request(&projection, RebuildKind::Beside)).await;
+    let refused = asked.unwrap_err().to_string();
+    assert!(refused.contains("was removed"), "{refused}");
+    bench.run("SELECT everfold.append_event('a', NULL, 'T', '{}')").await;
+    assert_eq!(bench.number("SELECT count(*) FROM everfold.skips").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn projection_is_withdrawn_only_behind_the_appends_that_know_it() {
+    let bench = Bench::new().await;
+    let generation = bench.registered(inline("seen")).await;
+    let open = bench.database.connect().await;
+    run(&open, "BEGIN; SELECT everfold.append_event('a', NULL, 'T', '{}')").await;
+    let withdraw = || bench.store.withdraw(generation.id, "ann".to_owned());
+    let error = withdraw().await.unwrap_err();
+    assert!(error.is_transient(), "{error}");
+    let active = "SELECT count(*) FROM everfold.projections WHERE active_generation IS NOT NULL";
+    assert_eq!(bench.number(active).await, 1, "nothing was done");
+    run(&open, "COMMIT").await;
+    assert_eq!(bench.number("SELECT count(*) FROM read_model.seen").await, 1);
+    withdraw().await.unwrap();
+    assert_eq!(bench.number(active).await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
