@@ -188,8 +188,8 @@ async fn worker_whose_handler_blocks_says_so_and_leaves_the_shard_to_another() {
         failure.contains("does not come back") && failure.contains(&name)
     };
     eventually("status says why", LIMIT, told).await;
-    // Alone it keeps what it has.
-    assert_eq!(shards_of(&truth, &name).await, 1);
+    // Alone it keeps what it has, or takes it again where a busy machine was late with its sign of life.
+    eventually("it has its shard", LIMIT, async || shards_of(&truth, &name).await == 1).await;
     let other = run(&open_worker(&url).await, "other", Waiting::projection(None)).await;
     store.wait_for("applied", head, LIMIT).await.unwrap();
     let before = shown(&truth).await;
@@ -205,7 +205,7 @@ async fn worker_whose_handler_blocks_says_so_and_leaves_the_shard_to_another() {
     // It is a worker like any other again.
     let head = fill(&store, 10).await;
     store.wait_for("applied", head, LIMIT).await.unwrap();
-    assert_eq!(shards_of(&truth, &name).await, 1);
+    eventually("it has its shard again", LIMIT, async || shards_of(&truth, &name).await == 1).await;
     assert_exact(&truth, "blocked in a batch, and back").await;
 }
 
