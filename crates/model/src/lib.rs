@@ -45,7 +45,7 @@
 //! | `retry` | `src/projection/job/retry.rs` |
 //! | `pause` | `src/store/postgres/projection/operate.rs`, `change_status` |
 //! | `registry` | `src/store/postgres/projection/register.rs`, `gates.rs` |
-//! | `rebuild` | the protocol that rebuilds are to follow |
+//! | `rebuild` | the protocol of rebuilds |
 
 mod actions;
 mod append;

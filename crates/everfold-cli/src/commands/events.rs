@@ -49,7 +49,7 @@ impl Events {
             self.follow(&store, &mut printer).await?;
         } else {
             printer.print(self.read(&store)).await?;
-            if printer.printed == 0 {
+            if printer.printed == 0 && !self.json {
                 eprintln!("no events{}", self.selection.described());
             }
         }

@@ -13,7 +13,7 @@ fn appended_event_has_all_that_was_given() {
     arguments.extend(["--id", ID, "--schema-version", "3", "--expected", "none"]);
     let ran = folder.run(&arguments).done();
     assert_eq!(ran.stdout, "appended 1 event to cart-1: position 1, version 1\n");
-    assert_eq!(ran.stderr, "");
+    assert_eq!(ran.stderr, "made a new store at sqlite:everfold.db\n");
 
     let exported = folder.run(&["export"]).done();
     assert!(exported.stdout.contains(r#""price":12345678901234567890.125"#), "{exported:#?}");

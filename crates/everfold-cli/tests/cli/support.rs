@@ -158,7 +158,9 @@ impl Ran {
     /// Has this in its one error message.
     #[track_caller]
     pub(crate) fn says(self, message: &str) -> Ran {
-        assert!(self.stderr.starts_with("error: "), "{self:#?}");
+        // A store that was made for it is told before.
+        let mut lines = self.stderr.lines().skip_while(|line| line.starts_with("made a new store"));
+        assert!(lines.next().is_some_and(|line| line.starts_with("error: ")), "{self:#?}");
         assert!(self.stderr.contains(message), "no \"{message}\" in {self:#?}");
         self
     }

@@ -24,14 +24,17 @@ async fn replay_begins_with_a_snapshot_and_ends_with_the_log(shop: Shop) {
     shop.run(&["verify", "sums", "--all"]).done();
     shop.run(&["snapshots", "sums"]).done().prints("POSITION").prints("sums").prints("KiB");
     let id = taken["id"].to_string();
-    shop.run(&["snapshots", "drop", "sums", &id]).done().prints("dropped snapshot");
+    shop.run(&["snapshots", "drop", "sums", &id]).fails(2, "nobody is there to ask");
+    let would = shop.run(&["snapshots", "drop", "sums", &id, "--dry-run"]).done();
+    would.prints("would drop snapshot");
+    shop.run(&["--yes", "snapshots", "drop", "sums", &id]).done().prints("dropped snapshot");
     shop.run(&["snapshots"]).done().prints("no snapshots");
 }
 
 async fn state_of_a_position_is_shown_beside_what_readers_see(shop: Shop) {
     given(&shop, INLINE);
     let ran = shop.run(&["replay", "sums", "--to", "2"]).done();
-    ran.prints("sums is built as it was").prints("`everfold retire sums` drops it");
+    ran.prints("sums is built as it was").prints("`everfold retire sums` drops them");
     assert_eq!(shop.rows("sums_at_2", &["stream", "n"]).await, ["a|1", "b|2"]);
     assert_eq!(shop.rows("sums", &["stream", "n"]).await, ["a|4", "b|2"]);
     shop.run(&["--yes", "retire", "sums"]).done();

@@ -13,6 +13,8 @@ use crate::store::postgres::types::Time;
 
 const PREPARED: &str = statement!("list_prepared_transactions");
 const LONG: &str = statement!("list_long_transactions");
+/// Without it the server does not say since when others' transactions are open.
+const SEES_ALL: &str = "SELECT pg_has_role('pg_read_all_stats', 'USAGE')";
 const SLOTS: &str = statement!("list_idle_slots");
 
 /// All that are prepared: nobody goes on with them but by name.
@@ -43,11 +45,20 @@ pub(super) async fn long(
     let seconds = options.transaction_age.as_secs_f64();
     let params: [Param<'_>; 1] = [(&seconds, Type::FLOAT8)];
     let rows = connection.query(LONG, &params).await?;
-    if rows.is_empty() {
-        let message = format!("none is open for more than {seconds:.0} s");
-        return Ok(vec![Finding::ok("transactions", message)]);
+    if !rows.is_empty() {
+        return Ok(rows.iter().map(long_finding).collect());
     }
-    Ok(rows.iter().map(long_finding).collect())
+    let sees_all: bool = connection.query_one(SEES_ALL, &[]).await?.get(0);
+    Ok(vec![match sees_all {
+        true => Finding::ok("transactions", format!("none is open for more than {seconds:.0} s")),
+        false => Finding::warning(
+            "transactions",
+            format!(
+                "none of this role is open for more than {seconds:.0} s; those of others are not looked at"
+            ),
+            "look again as a member of pg_read_all_stats (GRANT pg_monitor TO …)",
+        ),
+    }])
 }
 
 fn long_finding(row: &Row) -> Finding {
