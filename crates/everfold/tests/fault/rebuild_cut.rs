@@ -19,7 +19,7 @@ use crate::rebuild_lane::{Lane, Order, ask};
 use crate::rebuild_stories::differences;
 
 /// How many of an order's requests are cut, unless all are.
-const CUTS: u64 = 4;
+const CUTS: u64 = 3;
 const ALL: &str = "EVERFOLD_CUT_ALL";
 
 impl Lane {
