@@ -406,3 +406,26 @@ async fn test_that_is_stopped_begins_no_further_variant() {
     assert!(failure.is_stopped() && !failure.is_difference(), "{failure}");
     assert_eq!(failure.variant(), None);
 }
+
+/// Whatever leads elsewhere, a pooler or something in the URL: nothing is done in a database that was not
+/// made for the test.
+#[tokio::test]
+async fn database_that_was_not_made_for_the_test_is_left_alone() {
+    let fixture = Fixture::postgres().await;
+    let (url, name) = (&fixture.url, fixture.database().name());
+    let client = fixture.database().connect().await;
+    client.batch_execute("CREATE SCHEMA mine; CREATE TABLE mine.kept (n int)").await.unwrap();
+    // A name among the parameters is taken out, where it can be seen …
+    test(sums().inline())
+        .on(format!("{url}?dbname={name}"))
+        .then_documents(expected())
+        .run()
+        .await
+        .unwrap();
+    // … and where it cannot, the database itself is asked.
+    let hidden = format!("{url}?d%62name={name}");
+    let told = failure(test(sums().inline()).on(hidden).then_documents(expected()).run().await);
+    assert!(told.contains(&format!("leads to the database {name}")), "{told}");
+    let schemas = "SELECT count(*) FROM pg_namespace WHERE nspname IN ('everfold', 'mine')";
+    assert_eq!(client.query_one(schemas, &[]).await.unwrap().get::<_, i64>(0), 1);
+}
